@@ -82,6 +82,12 @@ async def engine(engines):
 
 
 @pytest.fixture
+async def served(kairos, engine):
+    """A Kairos before the engine."""
+    return await kairos(engine.url)
+
+
+@pytest.fixture
 async def standin():
     async with standins.serve(standins.StandInSettings(model="tiny")) as served:
         yield served

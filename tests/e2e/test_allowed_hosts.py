@@ -76,8 +76,7 @@ async def test_a_call_needs_a_known_host_and_no_foreign_origin(kairos, engine):
     assert not engine.calls
 
 
-async def test_the_refusal_names_the_host_and_the_setting(kairos, engine):
-    served = await kairos(engine.url)
+async def test_the_refusal_names_the_host_and_the_setting(served):
     message = (await served.ask("GET", "/v1/models", headers={"Host": "evil.example"})).error()
     assert "'evil.example'" in message["message"]
     assert "allowed_hosts" in message["message"]
@@ -108,8 +107,7 @@ async def test_names_of_callers_lead_to_operators_too_but_not_any_name(kairos, e
         assert answer.status == status, host
 
 
-async def test_a_load_balancer_may_ask_for_health_by_any_name(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_load_balancer_may_ask_for_health_by_any_name(served):
     for path, status in (("/health", 200), ("/health/", 421), ("/metrics", 421)):
         answer = await served.ask("GET", path, headers={"Host": "lb.example"})
         assert answer.status == status, path

@@ -65,8 +65,7 @@ async def test_a_stream_is_read_to_its_end_and_tells_its_usage(kairos, standin):
     assert len(served.facts.all(FirstToken)) == 1
 
 
-async def test_tokens_that_the_engine_had_cached_count_with_the_others(kairos, engine):
-    served = await kairos(engine.url)
+async def test_tokens_that_the_engine_had_cached_count_with_the_others(served, engine):
     usage = b'"input_tokens":2,"cache_read_input_tokens":48,"cache_creation_input_tokens":16'
     engine.answer = engine.stream(
         b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","usage":{'
@@ -145,8 +144,7 @@ async def test_what_is_wrong_is_refused_in_words_that_the_client_reads(
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
-async def test_a_stream_that_is_torn_raises_and_is_no_half_answer(kairos, engine, has_begun):
-    served = await kairos(engine.url)
+async def test_a_stream_that_is_torn_raises_and_is_no_half_answer(served, engine, has_begun):
     sent = HALF if has_begun else []
     engine.answer = engine.stream(*sent, then=lambda transport: transport.abort())
     engine.release(1 + len(sent))

@@ -58,17 +58,14 @@ async def test_an_engine_that_redirects_is_not_followed(kairos, engines):
     assert (await served.facts.seen(Failed)).reason == "upstream_failed"
 
 
-async def test_an_answer_that_never_begins_is_to_be_retried(kairos, engine):
-    served = await kairos(engine.url)
+async def test_an_answer_that_never_begins_is_to_be_retried(served, engine):
     for body in ({}, STREAM):
         engine.answer = engine.stream(then=lambda transport: transport.abort())
         engine.release()
         (await served.chat(**body)).is_to_be_retried("upstream_unreachable")
 
 
-async def test_a_whole_answer_that_breaks_off_is_to_be_retried(kairos, engine):
-    served = await kairos(engine.url)
-
+async def test_a_whole_answer_that_breaks_off_is_to_be_retried(served, engine):
     async def half(request):
         response = web.StreamResponse(headers={**JSON, "Content-Length": "100"})
         await response.prepare(request)
@@ -80,9 +77,7 @@ async def test_a_whole_answer_that_breaks_off_is_to_be_retried(kairos, engine):
     (await served.chat()).is_to_be_retried("upstream_unreachable")
 
 
-async def test_a_large_answer_that_breaks_off_is_broken_off(kairos, engine, caplog):
-    served = await kairos(engine.url)
-
+async def test_a_large_answer_that_breaks_off_is_broken_off(served, engine, caplog):
     async def half(request):
         response = web.StreamResponse(headers={**JSON, "Content-Length": str(20 << 20)})
         await response.prepare(request)
@@ -100,8 +95,7 @@ async def test_a_large_answer_that_breaks_off_is_broken_off(kairos, engine, capl
 
 
 @pytest.mark.parametrize("body", [{"stream": True}, STREAM], ids=["usage removed", "as it comes"])
-async def test_a_stream_that_breaks_off_ends_with_an_error_event(kairos, engine, body):
-    served = await kairos(engine.url)
+async def test_a_stream_that_breaks_off_ends_with_an_error_event(served, engine, body):
     engine.answer = engine.stream(CHUNK, then=lambda transport: transport.abort())
     engine.release(2)
     answer = await served.chat(**body)
@@ -113,8 +107,7 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event(kairos, engine,
 
 
 @pytest.mark.parametrize("body", [{"stream": True}, STREAM], ids=["usage removed", "as it comes"])
-async def test_a_stream_that_ends_before_it_says_so_ends_with_an_error_event(kairos, engine, body):
-    served = await kairos(engine.url)
+async def test_a_stream_that_ends_before_it_says_so_ends_with_an_error_event(served, engine, body):
     engine.answer = engine.stream(CHUNK)
     engine.release()
     answer = await served.chat(**body)
@@ -125,8 +118,7 @@ async def test_a_stream_that_ends_before_it_says_so_ends_with_an_error_event(kai
     assert (await served.facts.seen(Failed)).reason == "upstream_failed"
 
 
-async def test_a_stream_that_is_empty_is_an_error(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_stream_that_is_empty_is_an_error(served, engine):
     engine.answer = engine.stream()
     answer = await served.chat(stream=True)
 
@@ -134,8 +126,7 @@ async def test_a_stream_that_is_empty_is_an_error(kairos, engine):
 
 
 @pytest.mark.parametrize("event", [b"data: {not json\n\n", b"event: \xff\n\ndata: <html>\n\n"])
-async def test_a_stream_that_begins_as_none_is_an_error(kairos, engine, event):
-    served = await kairos(engine.url)
+async def test_a_stream_that_begins_as_none_is_an_error(served, engine, event):
     engine.answer = engine.stream(event, DONE)
     engine.release(2)
     answer = await served.chat(**STREAM)
@@ -144,8 +135,7 @@ async def test_a_stream_that_begins_as_none_is_an_error(kairos, engine, event):
     assert (await served.facts.seen(Failed)).by_instance
 
 
-async def test_of_an_event_that_breaks_off_the_client_has_nothing_but_the_error(kairos, engine):
-    served = await kairos(engine.url)
+async def test_of_an_event_that_breaks_off_the_client_has_nothing_but_the_error(served, engine):
     engine.answer = engine.stream(CHUNK, CHUNK[:9], then=lambda transport: transport.abort())
     engine.release(3)
     first, error, done = events_of((await served.chat(**STREAM)).body)
@@ -163,9 +153,8 @@ async def test_of_an_event_that_breaks_off_the_client_has_nothing_but_the_error(
 
 
 async def test_events_that_are_not_read_break_off_where_the_engine_breaks_off(
-    kairos, engine, caplog
+    served, engine, caplog
 ):
-    served = await kairos(engine.url)
     engine.answer = engine.stream(CHUNK, CHUNK[:9], then=lambda transport: transport.abort())
     engine.release(3)
     wire = await served.connect()
@@ -177,8 +166,7 @@ async def test_events_that_are_not_read_break_off_where_the_engine_breaks_off(
     caplog.clear()  # uvicorn tells of every answer that is broken off
 
 
-async def test_an_error_event_of_the_engine_is_passed_on_and_noted(kairos, engine):
-    served = await kairos(engine.url)
+async def test_an_error_event_of_the_engine_is_passed_on_and_noted(served, engine):
     error = b'data: {"error": {"message": "EngineCore", "code": 500}}\n\n'
     engine.answer = engine.stream(CHUNK, error, DONE)
     for number, body in enumerate(({"stream": True}, STREAM), start=1):
@@ -202,9 +190,7 @@ async def test_a_call_on_which_the_engine_stalls_ends_when_its_client_leaves(kai
         await standin.until(lambda engine, number=number: engine.aborted == number)
 
 
-async def test_an_engine_that_talks_no_http_is_unreachable(kairos, engine):
-    served = await kairos(engine.url)
-
+async def test_an_engine_that_talks_no_http_is_unreachable(served, engine):
     async def babble(request):
         request.transport.write(b"\x00\x01 this is no HTTP\r\n\r\n")
         request.transport.close()

@@ -28,8 +28,7 @@ def chunk(text):
     return b'data: {"choices":[{"delta":{"content":"%s"}}],"usage":null}\n\n' % text
 
 
-async def test_a_body_reaches_the_engine_byte_for_byte(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_body_reaches_the_engine_byte_for_byte(served, engine):
     large = ODD.replace(b"unknown", b"x" * 3_000_000)
     for body in (ODD, large):
         assert (await served.ask("POST", CHAT, data=io.BytesIO(body))).status == 200
@@ -38,8 +37,7 @@ async def test_a_body_reaches_the_engine_byte_for_byte(kairos, engine):
     assert all(call.headers["content-length"] == str(len(call.body)) for call in engine.calls)
 
 
-async def test_an_answer_reaches_the_client_byte_for_byte(kairos, engine):
-    served = await kairos(engine.url)
+async def test_an_answer_reaches_the_client_byte_for_byte(served, engine):
     answer = b'{ "choices":[],\n "usage":{"prompt_tokens":3,"completion_tokens":1} }\n'
     large = b'{"x":"' + b"y" * (9 << 20) + b'"}'
     headers = {"Content-Type": "application/json", "X-Of-The-Engine": "kept"}
@@ -55,8 +53,7 @@ async def test_an_answer_reaches_the_client_byte_for_byte(kairos, engine):
     assert (finished.prompt_tokens, finished.completion_tokens) == (3, 1)
 
 
-async def test_a_compressed_answer_is_passed_on_as_it_is(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_compressed_answer_is_passed_on_as_it_is(served, engine):
     squeezed = b"\x1f\x8b not really gzip \x00\xff"
 
     async def answer(_):
@@ -90,9 +87,8 @@ async def test_a_compressed_answer_is_passed_on_as_it_is(kairos, engine):
     ids=["added", "corrected", "asked for", "no stream"],
 )
 async def test_the_only_change_to_a_body_is_to_ask_a_stream_for_its_usage(
-    kairos, engine, sent, reaches
+    served, engine, sent, reaches
 ):
-    served = await kairos(engine.url)
     engine.answer = engine.stream(chunk(b"a"), USAGE, DONE)
     engine.release(3)
     answer = await served.ask("POST", CHAT, data=sent)
@@ -106,16 +102,14 @@ async def test_the_only_change_to_a_body_is_to_ask_a_stream_for_its_usage(
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/embeddings", "/v1/audio/speech"])
-async def test_routes_that_do_not_take_stream_options_are_not_given_any(kairos, engine, path):
-    served = await kairos(engine.url)
+async def test_routes_that_do_not_take_stream_options_are_not_given_any(served, engine, path):
     body = b'{"model":"tiny","input":"a","stream":true}'
     await served.ask("POST", path, data=body, headers={"Content-Type": "application/json"})
 
     assert engine.calls[0].body == body
 
 
-async def test_each_event_of_a_stream_is_passed_on_before_the_next_one_comes(kairos, engine):
-    served = await kairos(engine.url)
+async def test_each_event_of_a_stream_is_passed_on_before_the_next_one_comes(served, engine):
     parts = [chunk(b"one"), b": a comment\n\n", chunk(b"two") + b"data: {", b"}\n\n", DONE]
     passed_on = [*parts[:2], chunk(b"two"), b"data: {}\n\n", DONE]
     engine.answer = engine.stream(*parts)
@@ -132,8 +126,7 @@ async def test_each_event_of_a_stream_is_passed_on_before_the_next_one_comes(kai
     assert [rest async for rest in chunks] == []
 
 
-async def test_an_answer_that_is_neither_json_nor_events_is_passed_on_as_it_comes(kairos, engine):
-    served = await kairos(engine.url)
+async def test_an_answer_that_is_neither_json_nor_events_is_passed_on_as_it_comes(served, engine):
     parts = [b"ID3\x00", b"\xff\xfb sound"]
     engine.answer = engine.stream(*parts, content_type="audio/mpeg")
     wire = await served.connect()
@@ -147,8 +140,7 @@ async def test_an_answer_that_is_neither_json_nor_events_is_passed_on_as_it_come
     assert [rest async for rest in chunks] == [parts[1]]
 
 
-async def test_a_stream_of_which_usage_is_removed_is_passed_on_as_it_comes_too(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_stream_of_which_usage_is_removed_is_passed_on_as_it_comes_too(served, engine):
     half = chunk(b"three")
     engine.answer = engine.stream(
         chunk(b"one"), chunk(b"two") + half[:9], half[9:] + USAGE[:20], USAGE[20:], DONE
@@ -167,9 +159,8 @@ async def test_a_stream_of_which_usage_is_removed_is_passed_on_as_it_comes_too(k
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop", "asyncio"])
-async def test_neither_side_waits_to_fill_packets(kairos, engine):
+async def test_neither_side_waits_to_fill_packets(served, engine):
     """Nagle's algorithm would hold a small chunk back until the one before it is acknowledged."""
-    served = await kairos(engine.url)
     engine.answer = engine.when_released
     asking = asyncio.create_task(served.chat())
     await engine.called()

@@ -51,8 +51,7 @@ async def test_its_calls_end_wherever_they_are_and_no_other(kairos, engines):
     assert len(served.facts.all(Finished)) == 1
 
 
-async def test_no_more_calls_of_it_are_served(kairos, engine):
-    served = await kairos(engine.url)
+async def test_no_more_calls_of_it_are_served(served, engine):
     await ask(served, "first")
     await cancel(served)
 
@@ -63,8 +62,7 @@ async def test_no_more_calls_of_it_are_served(kairos, engine):
     assert len(engine.calls) == 2
 
 
-async def test_what_it_would_have_needed_is_not_learnt(kairos, engine):
-    served = await kairos(engine.url)
+async def test_what_it_would_have_needed_is_not_learnt(served):
     await ask(served, "first")
     await cancel(served)
     orchestrator = served.service.brain.orchestrator
@@ -74,8 +72,7 @@ async def test_what_it_would_have_needed_is_not_learnt(kairos, engine):
     assert not [each for each in workflow.lessons() if not isinstance(each, tuple)]
 
 
-async def test_cancelling_it_again_or_one_that_never_was_changes_nothing(kairos, engine):
-    served = await kairos(engine.url)
+async def test_cancelling_it_again_or_one_that_never_was_changes_nothing(served):
     await ask(served, "first")
     answers = [await cancel(served) for _ in range(2)]
 

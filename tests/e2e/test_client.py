@@ -95,8 +95,7 @@ def who(served):
     return [(each.workflow_id, each.app, each.agent, each.upstream) for each in asked(served)]
 
 
-async def test_a_program_says_who_calls_and_when_its_workflow_is_over(kairos, engine, run):
-    served = await kairos(engine.url)
+async def test_a_program_says_who_calls_and_when_its_workflow_is_over(served, run):
     program = """
 with kairos_client.workflow("w-1", app="qa"):
     with kairos_client.agent("planner"):
@@ -110,8 +109,7 @@ with kairos_client.workflow("w-1", app="qa"):
     assert (await served.facts.seen(WorkflowEnded)).workflow_id == "w-1"
 
 
-async def test_tasks_and_threads_inherit_who_calls_and_nobody_else_does(kairos, engine, run):
-    served = await kairos(engine.url)
+async def test_tasks_and_threads_inherit_who_calls_and_nobody_else_does(served, run):
     program = """
 pool = ThreadPoolExecutor(1)
 async def in_task(n):
@@ -262,8 +260,7 @@ OTHERS = {  # beside the two calls of workflow "w"
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-async def test_a_block_in_a_generator_names_its_own_calls_alone(kairos, engine, name, run):
-    served = await kairos(engine.url)
+async def test_a_block_in_a_generator_names_its_own_calls_alone(served, name, run):
     assert await run(served, GENERATORS[name]) == ""
 
     others = [None if each and len(each) > 6 else each for each in OTHERS.get(name, [])]
@@ -307,10 +304,7 @@ POOLS = {
 
 
 @pytest.mark.parametrize("name", POOLS)
-async def test_a_pool_made_inside_a_workflow_calls_for_those_who_give_it_work(
-    kairos, engine, name, run
-):
-    served = await kairos(engine.url)
+async def test_a_pool_made_inside_a_workflow_calls_for_those_who_give_it_work(served, name, run):
     made = "\n".join(f"    {line}" for line in POOLS[name].splitlines())
     is_own = name.startswith("threads of its own")
     program = f"""
@@ -331,8 +325,7 @@ give(ask)
         assert named[2] not in ("a", "b")
 
 
-async def test_retries_of_a_call_keep_its_name_and_are_counted(kairos, engine, run):
-    served = await kairos(engine.url)
+async def test_retries_of_a_call_keep_its_name_and_are_counted(served, engine, run):
     answer, fails = engine.answer, iter([503, 500])
 
     async def fails_twice(request):
@@ -349,8 +342,7 @@ async def test_retries_of_a_call_keep_its_name_and_are_counted(kairos, engine, r
     assert calls[4].id == "own"
 
 
-async def test_aiohttp_calls_are_named_too(kairos, engine, run):
-    served = await kairos(engine.url)
+async def test_aiohttp_calls_are_named_too(served, run):
     program = f"""
 import aiohttp
 async def post():
@@ -367,8 +359,7 @@ with kairos_client.workflow("w-1"), kairos_client.agent("planner"):
     assert who(served) == [("w-1", "own", "planner", None), ("w-1", "own", "own", None)]
 
 
-async def test_names_are_made_identifiers(kairos, engine, run):
-    served = await kairos(engine.url)
+async def test_names_are_made_identifiers(served, run):
     program = """
 role = "Senior Data\\nResearcher (é)" + 200 * "x"
 with kairos_client.workflow("-é x"), kairos_client.agent(role):
@@ -384,8 +375,7 @@ with kairos_client.workflow("w"), kairos_client.agent("(é)"):
     assert (len(first[2]), second[2]) == (128, None)
 
 
-async def test_calls_to_others_are_left_as_they_are(kairos, engine, run):
-    served = await kairos(engine.url)
+async def test_calls_to_others_are_left_as_they_are(served, engine, run):
     program = f"""
 with kairos_client.workflow("w-1"), kairos_client.agent("planner"):
     ask(openai.OpenAI(base_url="{engine.url}/v1"))
@@ -396,8 +386,7 @@ with kairos_client.workflow("w-1"), kairos_client.agent("planner"):
     assert not [name for name in engine.calls[0].headers if name.startswith("x-kairos")]
 
 
-async def test_trouble_inside_is_logged_once_and_disturbs_no_call(kairos, engine, run):
-    served = await kairos(engine.url)
+async def test_trouble_inside_is_logged_once_and_disturbs_no_call(served, run):
     program = """
 import kairos_client.hooks
 def broken(given):
@@ -412,8 +401,7 @@ ask()
     assert errors.count("naming who makes a call failed") == 1
 
 
-async def test_kairos_run_needs_no_change_of_the_program(kairos, engine, tmp_path):
-    served = await kairos(engine.url)
+async def test_kairos_run_needs_no_change_of_the_program(served, tmp_path):
     program = tmp_path / "app.py"
     program.write_text(PREAMBLE + 'with kairos_client.agent("planner"):\n    ask()\n')
     (tmp_path / "site").mkdir()
@@ -447,8 +435,7 @@ async def test_kairos_run_says_what_is_wrong(arguments, said):
     assert said in errors.decode()
 
 
-async def test_a_service_that_is_not_there_does_not_hold_the_program_up(kairos, engine, run):
-    served = await kairos(engine.url)
+async def test_a_service_that_is_not_there_does_not_hold_the_program_up(served, run):
     program = 'with kairos_client.workflow("w-1"):\n    pass\n'
 
     errors = await run(served, program, OPENAI_BASE_URL="http://127.0.0.1:9/v1")

@@ -54,8 +54,7 @@ async def test_kairos_starts_without_an_engine_and_uses_it_when_it_comes(
 
 
 @pytest.mark.usefixtures("seldom")
-async def test_a_call_that_finds_its_engine_gone_has_it_left_at_once(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_call_that_finds_its_engine_gone_has_it_left_at_once(served, engine):
     await engine.stop()
     (await served.chat()).is_to_be_retried("upstream_unreachable")
     await served.facts.seen(InstanceLeft)
@@ -65,8 +64,7 @@ async def test_a_call_that_finds_its_engine_gone_has_it_left_at_once(kairos, eng
 
 
 @pytest.mark.usefixtures("seldom")
-async def test_trouble_that_a_call_meets_during_a_look_leads_to_another_look(kairos, engine):
-    served = await kairos(engine.url)
+async def test_trouble_that_a_call_meets_during_a_look_leads_to_another_look(served, engine):
     healthy, resume = engine.probe, asyncio.Event()
 
     async def held(request):
@@ -211,8 +209,7 @@ async def test_one_slow_answer_is_not_taken_for_death_and_several_are(kairos, en
         ("/v1/models", web.Response(body=b"\xff"), "names no model"),
     ],
 )
-async def test_an_engine_that_is_not_ready_is_not_used(kairos, engine, path, answer, problem):
-    served = await kairos(engine.url)
+async def test_an_engine_that_is_not_ready_is_not_used(served, engine, path, answer, problem):
     healthy = engine.probe
 
     async def broken(request):
@@ -230,8 +227,7 @@ async def test_an_engine_that_is_not_ready_is_not_used(kairos, engine, path, ans
 
 
 @pytest.mark.usefixtures("often")
-async def test_what_an_engine_serves_from_now_on_is_noticed(kairos, engine):
-    served = await kairos(engine.url)
+async def test_what_an_engine_serves_from_now_on_is_noticed(served, engine):
     engine.models = ["tiny", "huge"]
     await served.facts.seen(InstanceJoined, 2)
 

@@ -72,6 +72,5 @@ async def test_invocations_are_counted_by_how_they_ended(kairos, engine, tmp_pat
     assert sum(counted((await ask()).body.decode(), name).values()) == 5
 
 
-async def test_without_flows_there_are_no_figures_of_them(kairos, engine):
-    served = await kairos(engine.url)
+async def test_without_flows_there_are_no_figures_of_them(served):
     assert "kairos_flow_seconds" not in (await served.ask("GET", "/metrics")).body.decode()

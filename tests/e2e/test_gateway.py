@@ -13,8 +13,7 @@ from tests.e2e.batch_files import key
 CHAT = "/v1/chat/completions"
 
 
-async def test_only_listed_headers_of_the_client_reach_the_engine(kairos, engine):
-    served = await kairos(engine.url)
+async def test_only_listed_headers_of_the_client_reach_the_engine(served, engine):
     passed = {
         "Content-Type": "application/json",
         "Accept": "text/event-stream",
@@ -86,8 +85,7 @@ ANSWERS = [
 ]
 
 
-async def test_every_answer_carries_a_request_id(kairos, engine):
-    served = await kairos(engine.url)
+async def test_every_answer_carries_a_request_id(served):
     wire = await served.connect()
     ids = set()
     for method, path, status in ANSWERS:
@@ -112,16 +110,14 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("path", ALLOWED)
-async def test_a_method_that_is_not_allowed_is_told_which_are(kairos, engine, path):
-    served = await kairos(engine.url)
+async def test_a_method_that_is_not_allowed_is_told_which_are(served, path):
     wire = await served.connect()
     await wire.post(path, b"", method="PATCH")
     answer = await wire.answer()
     assert (answer.status, answer.headers["allow"]) == (405, ALLOWED[path])
 
 
-async def test_a_clients_own_request_id_is_kept_and_passed_on(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_clients_own_request_id_is_kept_and_passed_on(served, engine):
     answer = await served.chat(headers={"X-Request-Id": "mine-1"})
     refused = await served.chat(headers={"X-Request-Id": "mine-2"}, model="huge")
 
@@ -131,16 +127,14 @@ async def test_a_clients_own_request_id_is_kept_and_passed_on(kairos, engine):
     assert (await served.facts.seen(Arrived)).request.id == "mine-1"
 
 
-async def test_a_request_id_that_is_none_is_replaced(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_request_id_that_is_none_is_replaced(served):
     wire = await served.connect()
     for wanted in ("", "a b", "-a", "x" * 129, "ä"):
         await wire.post(CHAT, {"messages": []}, f"X-Request-Id: {wanted}")
         assert (await wire.answer()).headers["x-request-id"].startswith("req-"), wanted
 
 
-async def test_a_request_id_that_is_in_flight_already_is_replaced(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_request_id_that_is_in_flight_already_is_replaced(served, engine):
     engine.answer = engine.when_released
     asking = [asyncio.create_task(served.chat(headers={"X-Request-Id": "same"})) for _ in range(3)]
     await engine.called(3)
@@ -155,8 +149,7 @@ async def test_a_request_id_that_is_in_flight_already_is_replaced(kairos, engine
     assert again.headers["x-request-id"] == "same"
 
 
-async def test_a_call_that_counts_its_attempts_waits_for_the_one_of_its_name_to_end(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_call_that_counts_its_attempts_waits_for_the_one_of_its_name_to_end(served, engine):
     engine.answer = engine.when_released
     first = asyncio.create_task(served.chat(headers={"X-Request-Id": "same"}))
     await engine.called(1)
@@ -167,8 +160,7 @@ async def test_a_call_that_counts_its_attempts_waits_for_the_one_of_its_name_to_
     assert (await served.chat(headers=again)).headers["x-request-id"] == "same"
 
 
-async def test_requests_of_one_id_whose_bodies_arrive_together_are_told_apart(kairos, engine):
-    served = await kairos(engine.url)
+async def test_requests_of_one_id_whose_bodies_arrive_together_are_told_apart(served, engine):
     engine.answer = engine.when_released
     body = json.dumps({"messages": []})
     wires = [await served.connect() for _ in range(2)]
@@ -208,8 +200,7 @@ async def test_calls_wait_their_turn_and_are_served_in_the_order_in_which_they_c
     assert [answer.json()["number"] for answer in answers] == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_body_that_is_not_json_passes_on_other_routes(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_body_that_is_not_json_passes_on_other_routes(served, engine):
     form = b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\n\xff\x00\r\n--x--\r\n'
     kind = "multipart/form-data; boundary=x"
     answer = await served.ask(
@@ -238,8 +229,7 @@ CLOSED = [
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])
-async def test_what_steers_the_engine_never_reaches_it(kairos, engine, method):
-    served = await kairos(engine.url)
+async def test_what_steers_the_engine_never_reaches_it(served, engine, method):
     for path in CLOSED:
         wire = await served.connect()
         await wire.post(path, b"{}", "Content-Type: application/json", method=method)
@@ -269,8 +259,7 @@ async def test_operators_see_what_runs_where_and_why_an_instance_is_not_used(
     assert list(status["not_in_use"]) == [f"127.0.0.1:{unused_port}"]
 
 
-async def test_metrics_count_calls_by_how_they_ended(kairos, engine):
-    served = await kairos(engine.url)
+async def test_metrics_count_calls_by_how_they_ended(served, engine):
     await served.chat()
     await served.chat(model="huge")
     await engine.stop()
@@ -282,8 +271,7 @@ async def test_metrics_count_calls_by_how_they_ended(kairos, engine):
     assert "kairos_requests_waiting 0.0" in metrics
 
 
-async def test_operators_alone_see_what_each_tenant_had(kairos, engine):
-    served = await kairos(engine.url)
+async def test_operators_alone_see_what_each_tenant_had(served):
     await served.chat(headers={"X-Kairos-App": "qa"})
     await served.settled()
     mine = b'kairos_tenant_calls_total{app="qa",outcome="finished",tenant="default"} 1.0\n'

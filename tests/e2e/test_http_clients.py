@@ -79,9 +79,8 @@ CURLS = {
 
 
 @pytest.mark.parametrize("curl", CURLS)
-async def test_a_call_is_answered_however_curl_sends_it(kairos, engine, tmp_path, curl):
+async def test_a_call_is_answered_however_curl_sends_it(served, engine, tmp_path, curl):
     engine.answer = echo
-    served = await kairos(engine.url)
     for call, (path, kind, body) in CALLS.items():
         sent = tmp_path / "body"
         sent.write_bytes(body)
@@ -98,9 +97,8 @@ async def test_a_call_is_answered_however_curl_sends_it(kairos, engine, tmp_path
         assert read(call, output) == right(call)
 
 
-async def test_a_call_is_answered_to_javas_own_client(kairos, engine, tmp_path):
+async def test_a_call_is_answered_to_javas_own_client(served, engine, tmp_path):
     engine.answer = echo
-    served = await kairos(engine.url)
     asked = []
     for number, (path, kind, body) in enumerate(CALLS.values()):
         sent = tmp_path / str(number)
@@ -115,10 +113,9 @@ async def test_a_call_is_answered_to_javas_own_client(kairos, engine, tmp_path):
         assert (status, read(call, body)) == (b"200", right(call))
 
 
-async def test_what_follows_an_offer_on_its_connection_is_answered_too(kairos, engine):
+async def test_what_follows_an_offer_on_its_connection_is_answered_too(served, engine):
     """Requests sent ahead, each with an offer, in pieces of any size."""
     engine.answer = echo
-    served = await kairos(engine.url)
     _, _, body = CALLS[TOKENIZE]
     head = "\r\n".join(
         [f"POST {TOKENIZE} HTTP/1.1", "Host: a", *H2C, f"Content-Length: {len(body)}"]
@@ -148,9 +145,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-async def test_what_is_not_spoken_is_refused_with_a_reason_and_closed(kairos, engine, what):
+async def test_what_is_not_spoken_is_refused_with_a_reason_and_closed(served, engine, what):
     line, more, status, code = REFUSED[what]
-    served = await kairos(engine.url)
     wire = await served.connect()
     await wire.send(f"{line}\r\nHost: a\r\n{more}\r\n".encode())
     answer = await wire.answer()
@@ -161,8 +157,7 @@ async def test_what_is_not_spoken_is_refused_with_a_reason_and_closed(kairos, en
     assert engine.calls == []
 
 
-async def test_http_2_at_once_is_refused_in_words(kairos, engine):
-    served = await kairos(engine.url)
+async def test_http_2_at_once_is_refused_in_words(served):
     wire = await served.connect()
     await wire.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
     answer = await wire.answer()
@@ -170,7 +165,7 @@ async def test_http_2_at_once_is_refused_in_words(kairos, engine):
     assert b"HTTP/1.1" in answer.body
 
 
-async def test_an_answer_to_http_1_0_that_breaks_off_does_not_end_like_a_whole_one(kairos, engine):
+async def test_an_answer_to_http_1_0_that_breaks_off_does_not_end_like_a_whole_one(served, engine):
     def reset(transport):
         transport.abort()
 
@@ -180,7 +175,6 @@ async def test_an_answer_to_http_1_0_that_breaks_off_does_not_end_like_a_whole_o
                 pass
 
     engine.answer = engine.stream(b"sound", then=reset, content_type="audio/mpeg")
-    served = await kairos(engine.url)
     wire = await served.connect()
     await wire.send(b"POST /v1/audio/speech HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}")
     engine.release()
@@ -254,8 +248,7 @@ async def test_any_origin_may_be_named_and_is_answered_where_it_is_refused_too(k
         ("OPTIONS", "*", 204),
     ],
 )
-async def test_probes_are_answered_without_a_body(kairos, engine, method, path, status):
-    served = await kairos(engine.url)
+async def test_probes_are_answered_without_a_body(served, method, path, status):
     wire = await served.connect()
     await wire.send(f"{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
     found, headers = await wire.head()

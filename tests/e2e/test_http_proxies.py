@@ -88,9 +88,8 @@ async def is_up(session, url):
 
 
 @pytest.mark.parametrize("which", PROXIES)
-async def test_calls_through_a_proxy_are_answered_as_without(kairos, engine, tmp_path, which):
+async def test_calls_through_a_proxy_are_answered_as_without(served, engine, tmp_path, which):
     engine.answer = echo
-    served = await kairos(engine.url)
     async with (
         before(served.url, which, tmp_path) as url,
         aiohttp.ClientSession() as session,

@@ -13,8 +13,7 @@ from tests.support.settings.quotas import QuotaSettings
 CHAT = "/v1/chat/completions"
 
 
-async def test_a_request_says_who_makes_it(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_request_says_who_makes_it(served):
     await served.chat(
         headers={
             "X-Kairos-Workflow-Id": "w-1",
@@ -36,8 +35,7 @@ async def test_a_request_says_who_makes_it(kairos, engine):
     assert said.model == "tiny"
 
 
-async def test_tracing_headers_say_who_makes_a_request_too(kairos, engine):
-    served = await kairos(engine.url)
+async def test_tracing_headers_say_who_makes_a_request_too(served):
     trace = {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}
     baggage = {"baggage": "kairos.app=rg;x=y, gen_ai.agent.name=reader, kairos.workflow_id=w%2D7"}
     await served.chat(headers=trace)
@@ -50,8 +48,7 @@ async def test_tracing_headers_say_who_makes_a_request_too(kairos, engine):
     assert (declared.workflow_id, declared.agent) == ("w-9", "reader")
 
 
-async def test_requests_that_say_nothing_are_workflows_of_their_own(kairos, engine):
-    served = await kairos(engine.url)
+async def test_requests_that_say_nothing_are_workflows_of_their_own(served):
     await served.chat()
     await served.chat()
     first, second = (fact.request for fact in served.facts.all(Arrived))
@@ -78,9 +75,7 @@ async def test_a_base_url_names_workflow_app_and_agent(kairos, engine, monkeypat
     assert {call.path for call in engine.calls} == {CHAT}
 
 
-async def test_a_base_url_names_them_for_rarer_routes_too(kairos, engine):
-    served = await kairos(engine.url)
-
+async def test_a_base_url_names_them_for_rarer_routes_too(served, engine):
     assert (await served.ask("POST", "/app/qa/score", json={"prompt": "a"})).status == 200
 
     assert [fact.request.app for fact in served.facts.all(Arrived)] == ["qa"]
@@ -91,8 +86,7 @@ async def test_a_base_url_names_them_for_rarer_routes_too(kairos, engine):
     "base",
     ["/wf", "/wf/", "/wf/a/wf/b", "/wf//agent/x", "/wf/a%20b", "/wf/%61", "/agent/-x", "/team/a"],
 )
-async def test_a_base_url_that_names_nothing_is_not_served(kairos, engine, base):
-    served = await kairos(engine.url)
+async def test_a_base_url_that_names_nothing_is_not_served(served, base):
     wire = await served.connect()
 
     await wire.post(f"{base}{CHAT}", {})
@@ -100,8 +94,7 @@ async def test_a_base_url_that_names_nothing_is_not_served(kairos, engine, base)
     assert (await wire.answer()).status == 404
 
 
-async def test_a_final_session_request_ends_the_workflow(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_final_session_request_ends_the_workflow(served):
     await served.chat(headers={"X-Dynamo-Session-ID": "s-1"})
     assert served.facts.all(WorkflowEnded) == []
 

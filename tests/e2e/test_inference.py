@@ -37,9 +37,8 @@ async def ask(served, system, user, *, streamed):
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_what_one_agent_hands_on_to_another_makes_a_workflow(kairos, engine, streamed):
+async def test_what_one_agent_hands_on_to_another_makes_a_workflow(served, engine, streamed):
     engine.answer = says(PLAN, streamed)
-    served = await kairos(engine.url)
     await ask(served, "You plan.", "How high is it?", streamed=streamed)
     engine.answer = says("Forty metres.", streamed)
 
@@ -67,8 +66,7 @@ async def test_nothing_is_inferred_where_that_is_not_wanted(kairos, engine):
     assert [fact.workflow_id for fact in served.facts.all(WorkflowEnded)] == [first.id, second.id]
 
 
-async def test_what_is_not_a_prompt_in_words_is_a_workflow_of_its_own(kairos, engine):
-    served = await kairos(engine.url)
+async def test_what_is_not_a_prompt_in_words_is_a_workflow_of_its_own(served):
     await served.ask("POST", "/v1/completions", json={"model": "tiny", "prompt": [1, 2, 3]})
     await served.ask("POST", "/v1/embeddings", json={"model": "tiny", "input": "Hello"})
 
@@ -76,13 +74,12 @@ async def test_what_is_not_a_prompt_in_words_is_a_workflow_of_its_own(kairos, en
     assert [fact.workflow_id for fact in served.facts.all(WorkflowEnded)] == arrived
 
 
-async def test_an_answer_that_failed_leads_nowhere(kairos, engine):
+async def test_an_answer_that_failed_leads_nowhere(served, engine):
     async def fails(request):
         body = {"choices": [{"message": {"content": PLAN}}]}
         return web.json_response(body, status=500)
 
     engine.answer = fails
-    served = await kairos(engine.url)
     await served.chat(messages=[{"role": "user", "content": "How high is it?"}])
     engine.answer = says("Forty metres.", streamed=False)
     await served.chat(messages=[{"role": "user", "content": PLAN}])

@@ -93,12 +93,11 @@ async def test_an_upload_is_sent_to_an_engine_of_its_model(kairos, engines, rout
 
 
 @pytest.mark.parametrize("content", [b"", b"--x", b"--x--", b"no form", b"--x\r\n\r\n\r\n--x--"])
-async def test_an_upload_that_is_no_form_is_the_engines_to_judge(kairos, engine, content):
+async def test_an_upload_that_is_no_form_is_the_engines_to_judge(served, engine, content):
     async def answer(_):
         return web.json_response({"error": "no form"}, status=422)
 
     engine.answer = answer
-    served = await kairos(engine.url)
     kind = {"Content-Type": "multipart/form-data; boundary=x"}
     answered = await served.ask("POST", "/v1/audio/transcriptions", data=content, headers=kind)
     assert answered.status == 422

@@ -34,8 +34,7 @@ async def test_a_workflow_under_way_takes_the_place_of_one_that_has_not_begun(ka
     assert b'kairos_calls_total{outcome="refused"} 1.0\n' in metrics
 
 
-async def test_a_call_whose_deadline_cannot_be_met_is_not_begun(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_call_whose_deadline_cannot_be_met_is_not_begun(served, engine):
     profile = learnt.profile("slow", [60 * SECOND], app="a", tenant="default")
     served.service.brain.feed(ProfilesLearnt((profile,)))
     who = {"x-kairos-app": "a", "x-kairos-agent": "slow"}

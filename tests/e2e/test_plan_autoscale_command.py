@@ -89,8 +89,7 @@ async def until(condition):
             await asyncio.sleep(0.1)
 
 
-async def test_it_says_what_to_do_and_why_and_does_nothing(kairos, engine, tmp_path):
-    served = await kairos(engine.url)
+async def test_it_says_what_to_do_and_why_and_does_nothing(served, engine, tmp_path):
     engine.answer = engine.when_released
     file = scaling_file(tmp_path, free_ports(1)[0])
     admin = ("--url", served.service.admin_url)
@@ -104,8 +103,7 @@ async def test_it_says_what_to_do_and_why_and_does_nothing(kairos, engine, tmp_p
     assert len(await instances(served)) == 1
 
 
-async def test_without_a_file_it_reckons_with_what_memory_tells(kairos, engine):
-    served = await kairos(engine.url)
+async def test_without_a_file_it_reckons_with_what_memory_tells(served):
     status, said = await run("plan-autoscale", "--url", served.service.admin_url, "--once")
     assert status == 0
     assert "keep them" in said
@@ -118,8 +116,7 @@ async def test_a_service_that_is_not_there_is_named(unused_port):
     assert url in said
 
 
-async def test_to_drive_it_must_know_how_engines_start(kairos, engine):
-    served = await kairos(engine.url)
+async def test_to_drive_it_must_know_how_engines_start(served):
     status, said = await run("plan-autoscale", "--url", served.service.admin_url, "--drive")
     assert status == 1
     assert "[commands] or [kubernetes]" in said

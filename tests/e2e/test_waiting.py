@@ -144,8 +144,7 @@ async def test_a_call_that_has_but_waited_can_go_on_elsewhere(kairos, engines, m
     assert len(served.facts.all(Bounced)) == 1
 
 
-async def test_one_that_does_not_wait_hears_of_nothing(kairos, engine, clock):
-    served = await kairos(engine.url)
+async def test_one_that_does_not_wait_hears_of_nothing(served, engine, clock):
     engine.answer = engine.stream(CHUNK, DONE)
     stream = asyncio.create_task(served.chat(**STREAM))
     await engine.called()

@@ -13,8 +13,7 @@ ZSTD = zstandard.compress(GOOD)
 @pytest.mark.parametrize(
     "content", [GOOD, ZSTD[:-1], ZSTD[:4], ZSTD + b"{}", ZSTD + ZSTD, b"x" + ZSTD, b"\x1f\x8b", b""]
 )
-async def test_a_body_that_is_said_to_be_zstd_and_is_not_is_refused(kairos, engine, content):
-    served = await kairos(engine.url)
+async def test_a_body_that_is_said_to_be_zstd_and_is_not_is_refused(served, content):
     wire = await served.connect()
     await wire.post(CHAT, content, "Content-Encoding: zstd")
     assert (await wire.answer()).error()["code"] == "invalid_request"
@@ -35,8 +34,7 @@ async def test_a_zstd_body_may_neither_become_too_large_nor_need_much_memory(kai
 
 
 @pytest.mark.parametrize("encoding", ["zstd", "Zstd", " zstd "])
-async def test_a_zstd_body_reaches_the_engine_as_it_was_before(kairos, engine, encoding):
-    served = await kairos(engine.url)
+async def test_a_zstd_body_reaches_the_engine_as_it_was_before(served, engine, encoding):
     for content in (GOOD, GOOD[:-1] + b', "more": "' + b"x" * 3_000_000 + b'"}'):
         wire = await served.connect()
         await wire.post(CHAT, zstandard.compress(content), f"Content-Encoding: {encoding}")

@@ -236,8 +236,7 @@ async def test_an_instance_that_breaks_while_it_drains_takes_nothing_else_along(
     assert (await served.chat()).status == 200
 
 
-async def test_one_that_does_not_answer_is_removed_at_once_too(kairos, engine, unused_port):
-    served = await kairos(engine.url)
+async def test_one_that_does_not_answer_is_removed_at_once_too(served, unused_port):
     url = f"http://127.0.0.1:{unused_port}"
     assert (await served.operate("POST", "instances", json={"url": url})).status == 201
     async with asyncio.timeout(LIMIT_S):
@@ -250,8 +249,7 @@ async def test_one_that_does_not_answer_is_removed_at_once_too(kairos, engine, u
     assert served.facts.all(InstanceLeft) == []
 
 
-async def test_an_ipv6_address_names_an_instance_too(kairos, engine):
-    served = await kairos(engine.url)
+async def test_an_ipv6_address_names_an_instance_too(served):
     added = await served.operate("POST", "instances", json={"url": "http://[::1]:9/v1"})
     assert added.json()["id"] == "[::1]:9"
     assert (await served.operate("DELETE", "instances/[::1]:9")).status == 202
@@ -276,8 +274,7 @@ async def test_an_ipv6_address_names_an_instance_too(kairos, engine):
         ({"url": "http://h", "api_key_env": "HOME"}, "no engine of the settings names"),
     ],
 )
-async def test_what_is_no_engine_is_refused_with_the_reason(kairos, engine, body, problem):
-    served = await kairos(engine.url)
+async def test_what_is_no_engine_is_refused_with_the_reason(served, engine, body, problem):
     data = body if isinstance(body, bytes) else json.dumps(body)
     refused = await served.operate("POST", "instances", data=data)
     assert refused.status == 400
@@ -287,8 +284,7 @@ async def test_what_is_no_engine_is_refused_with_the_reason(kairos, engine, body
     assert list(await instances(served)) == [name(engine)]
 
 
-async def test_one_that_is_there_is_not_added_again(kairos, engine):
-    served = await kairos(engine.url)
+async def test_one_that_is_there_is_not_added_again(served, engine):
     refused = await add(served, engine, max_num_seqs=7)
     assert (refused.status, refused.error()["code"]) == (409, "instance_exists")
     status = (await served.operate("GET", "status")).json()
@@ -312,14 +308,12 @@ async def test_there_are_only_so_many_and_those_that_drain_count(kairos, engines
     assert (await call).status == 200
 
 
-async def test_a_body_has_a_limit(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_body_has_a_limit(served):
     refused = await served.operate("POST", "instances", data=b" " * 20_000)
     assert (refused.status, refused.error()["code"]) == (413, "body_too_large")
 
 
-async def test_a_web_page_can_change_nothing(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_web_page_can_change_nothing(served, engine):
     page = {"Origin": "http://127.0.0.1:8001"}
     body = {"url": "http://h:1"}
     for answer in (
@@ -345,8 +339,7 @@ async def test_a_web_page_whose_name_leads_here_reads_nothing(kairos, engine):
     assert (await served.ask("GET", "/health", headers={"Host": "any.example"})).status == 200
 
 
-async def test_the_operators_port_takes_no_more_headers_than_the_clients(kairos, engine):
-    served = await kairos(engine.url)
+async def test_the_operators_port_takes_no_more_headers_than_the_clients(served):
     for url in (served.url, served.service.admin_url):
         for path in ("/health", "/admin/status"):
             wire = await served.connect(url)
@@ -355,8 +348,7 @@ async def test_the_operators_port_takes_no_more_headers_than_the_clients(kairos,
             assert (await wire.head())[0] == 431
 
 
-async def test_clients_cannot_reach_the_routes_of_operators(kairos, engine):
-    served = await kairos(engine.url)
+async def test_clients_cannot_reach_the_routes_of_operators(served, engine):
     for method, path in (("GET", ""), ("POST", ""), ("DELETE", f"/{name(engine)}")):
         answer = await served.ask(method, f"/admin/instances{path}", json={"url": "http://h:1"})
         assert answer.status == 404
@@ -461,8 +453,7 @@ async def test_settings_win_for_what_they_name_and_leave_the_rest(kairos, engine
     assert list(await instances(served)) == [name(named)]
 
 
-async def test_settings_that_still_name_one_that_drains_keep_it(kairos, engine):
-    served = await kairos(engine.url)
+async def test_settings_that_still_name_one_that_drains_keep_it(served, engine):
     engine.answer = engine.when_released
     [call] = await asking(served)
     await engine.called()
@@ -495,8 +486,7 @@ async def test_one_that_was_removed_by_hand_and_from_the_settings_is_not_missed(
     assert list(await instances(served)) == [name(stays)]
 
 
-async def test_limits_on_bodies_change_with_the_settings(kairos, engine):
-    served = await kairos(engine.url)
+async def test_limits_on_bodies_change_with_the_settings(served, engine):
     for limit, status in (("max_held_bytes", 429), ("max_body_bytes", 413)):
         less = settings(served, engine_of(engine), **{limit: 10})
         served.service.reload(lambda told=less: told)

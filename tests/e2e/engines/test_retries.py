@@ -172,8 +172,7 @@ async def test_where_all_have_failed_the_client_has_the_last_ones_own_words(kair
     assert [each.reason for each in refusals if isinstance(each, Refuse)] == ["no_other"]
 
 
-async def test_an_error_in_the_only_instances_stream_reaches_the_client_as_it_is(kairos, engine):
-    served = await kairos(engine.url)
+async def test_an_error_in_the_only_instances_stream_reaches_the_client_as_it_is(served, engine):
     engine.answer = error_first
 
     answer = await served.chat(**STREAM)

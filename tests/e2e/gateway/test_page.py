@@ -306,8 +306,7 @@ async def test_what_was_learnt_of_agents_is_shown_and_how_it_changed(
         await picture(page, "agents", 900)
 
 
-async def test_workflows_are_found_by_what_is_known_of_them(visit, kairos, engine, expect):
-    served = await kairos(engine.url)
+async def test_workflows_are_found_by_what_is_known_of_them(visit, served, expect):
     for n in range(60):
         await run_flow(served, [("", "one", ())], workflow=f"flow-{n}")
     await served.chat({"X-Kairos-Workflow-Id": "other", "X-Kairos-App": "shop"})
@@ -333,8 +332,7 @@ async def test_workflows_are_found_by_what_is_known_of_them(visit, kairos, engin
     await expect(page.get_by_role("heading", name="Workflow other")).to_be_visible()
 
 
-async def test_a_workflow_that_is_not_known_is_said_to_be_so(visit, kairos, engine, expect):
-    served = await kairos(engine.url)
+async def test_a_workflow_that_is_not_known_is_said_to_be_so(visit, served, expect):
     seen = await visit(served.service.admin_url + "/ui/workflow?tenant=default&id=nobody")
     await expect(seen.page.get_by_text("the workflow 'nobody' is not known here")).to_be_visible()
     seen.errors = [each for each in seen.errors if "404" not in each]  # the browser's own
@@ -399,8 +397,7 @@ async def test_what_it_gained_is_found_out_and_shown_with_how_far_it_is_to_be_tr
         await expect(page.locator("#gain")).to_contain_text("under fcfs, round-robin")
 
 
-async def test_where_no_log_is_kept_the_page_says_what_to_set(visit, kairos, engine, expect):
-    served = await kairos(engine.url)
+async def test_where_no_log_is_kept_the_page_says_what_to_set(visit, served, expect):
     page = (await visit(served.service.admin_url + "/ui/gained")).page
     await expect(page.get_by_text("kairos serve --log DIR")).to_be_visible()
     await expect(page.get_by_role("button")).to_have_count(0)
@@ -561,8 +558,7 @@ async def test_what_happened_at_a_time_in_two_clicks_and_a_third_leads_to_a_work
     await expect(page.locator("#split")).to_contain_text("waiting")
 
 
-async def test_of_a_time_without_a_log_the_page_says_what_to_set(visit, kairos, engine, expect):
-    served = await kairos(engine.url)
+async def test_of_a_time_without_a_log_the_page_says_what_to_set(visit, served, expect):
     seen = await visit(served.service.admin_url + "/ui/past?from=2025-06-30T03:12&seconds=60")
     await expect(seen.page.get_by_role("status").last).to_contain_text("kairos serve --log DIR")
     seen.errors = [each for each in seen.errors if "400" not in each]  # the browser's own

@@ -28,8 +28,7 @@ async def ask():
         yield ask
 
 
-async def test_every_file_that_a_page_names_is_there_and_of_its_kind(kairos, engine, ask):
-    served = await kairos(engine.url)
+async def test_every_file_that_a_page_names_is_there_and_of_its_kind(served, ask):
     pages = [each for each in STATIC.iterdir() if each.name.endswith(".html")]
     names = {
         name for page in pages for name in re.findall(r"/ui/static/([^\"]+)", page.read_text())
@@ -53,8 +52,7 @@ def test_no_script_of_the_page_reads_text_as_html_or_code():
         assert made == [], module.name
 
 
-async def test_no_other_file_is_served(kairos, engine, ask):
-    served = await kairos(engine.url)
+async def test_no_other_file_is_served(served, ask):
     for name in (
         "nothing.js",
         "..%2fpages.py",
@@ -82,15 +80,13 @@ async def test_the_browser_is_told_to_run_and_to_ask_nothing_but_what_is_served_
     assert headers["cache-control"] == "no-store"
 
 
-async def test_a_page_of_the_queue_that_is_none_is_refused(kairos, engine, ask):
-    served = await kairos(engine.url)
+async def test_a_page_of_the_queue_that_is_none_is_refused(served, ask):
     assert (await ask(served, "/ui/data/queue?offset=50"))[0] == 200
     for offset in ("-1", "x", "1" * 12):
         assert (await ask(served, f"/ui/data/queue?offset={offset}"))[0] == 400
 
 
-async def test_it_is_asked_by_known_names_alone_and_not_where_clients_ask(kairos, engine):
-    served = await kairos(engine.url)
+async def test_it_is_asked_by_known_names_alone_and_not_where_clients_ask(served):
     async with aiohttp.ClientSession() as session:
         url = served.service.admin_url + "/ui"
         async with session.get(url, headers={"Host": "a.page.example"}) as response:

@@ -81,8 +81,7 @@ async def test_a_workflow_is_seen_while_it_is_open_and_after_it_ended(kairos, st
     assert router["remaining_s"] == pytest.approx(router["execution_s"] + expert["execution_s"])
 
 
-async def test_to_end_a_workflow_again_changes_nothing(kairos, engine):
-    served = await kairos(engine.url)
+async def test_to_end_a_workflow_again_changes_nothing(served):
     await served.chat(headers=said("router"))
     first, second = [await served.ask("POST", "/v1/workflows/w-1/end") for _ in range(2)]
 
@@ -115,8 +114,7 @@ async def test_a_call_that_runs_or_waits_has_its_place_already(kairos, engine):
     assert waiting["wait_s"] > 0
 
 
-async def test_a_call_that_is_tried_again_is_one_call(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_call_that_is_tried_again_is_one_call(served):
     for attempt in ("1", "2"):
         headers = said("a", request_id="a-1") | {"X-Kairos-Attempt": attempt}
         await served.chat(headers=headers)
@@ -125,8 +123,7 @@ async def test_a_call_that_is_tried_again_is_one_call(kairos, engine):
     assert call["attempts"] == 2
 
 
-async def test_calls_come_in_pages(kairos, engine):
-    served = await kairos(engine.url)
+async def test_calls_come_in_pages(served):
     for n in range(5):
         await served.chat(headers=said("a", request_id=f"a-{n}"))
     page = await see(served, query="?offset=1&limit=2")
@@ -140,8 +137,7 @@ async def test_calls_come_in_pages(kairos, engine):
 @pytest.mark.parametrize(
     "query", ["limit=0", "limit=10001", "limit=-1", "limit=many", "offset=-1", "limit=", "limit=٣"]
 )
-async def test_a_page_that_makes_no_sense_is_refused(kairos, engine, query):
-    served = await kairos(engine.url)
+async def test_a_page_that_makes_no_sense_is_refused(served, query):
     await served.chat(headers=said("a"))
     answer = await served.ask("GET", f"/v1/workflows/w-1?{query}")
 
@@ -149,9 +145,8 @@ async def test_a_page_that_makes_no_sense_is_refused(kairos, engine, query):
 
 
 @pytest.mark.parametrize("workflow", ["team/7", "a/end", "end", "x%2Fy", "a=b+c@d.e:f"])
-async def test_any_id_of_a_workflow_can_be_asked_for(kairos, engine, workflow):
+async def test_any_id_of_a_workflow_can_be_asked_for(served, workflow):
     workflow = workflow.replace("%2F", "/")
-    served = await kairos(engine.url)
     await served.chat(headers=said("a", workflow=workflow))
     ended = await served.ask("POST", f"/v1/workflows/{quote(workflow, safe='')}/end")
 
@@ -159,8 +154,7 @@ async def test_any_id_of_a_workflow_can_be_asked_for(kairos, engine, workflow):
     assert (await see(served, workflow))["id"] == workflow
 
 
-async def test_a_workflow_that_is_not_known_is_said_in_openais_way(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_workflow_that_is_not_known_is_said_in_openais_way(served):
     for method, path in (("GET", "/v1/workflows/no"), ("POST", "/v1/workflows/no/end")):
         answer = await served.ask(method, path)
         assert (answer.status, answer.error()["code"]) == (404, "workflow_not_found")
@@ -251,8 +245,7 @@ async def test_agents_are_shown_with_what_was_learnt_of_them(kairos, standin):
     assert page["data"] == [expert]
 
 
-async def test_other_methods_and_paths_of_these_names_are_not_passed_to_engines(kairos, engine):
-    served = await kairos(engine.url)
+async def test_other_methods_and_paths_of_these_names_are_not_passed_to_engines(served, engine):
     for method, path in (("DELETE", "/v1/workflows/w"), ("POST", "/v1/agents"),
                          ("POST", "/v1/workflows/w"), ("GET", "/v1/workflows")):  # fmt: skip
         answer = await served.ask(method, path)

@@ -25,8 +25,7 @@ async def arrived(served, number=1):
     return (await served.facts.seen(Arrived, number)).request
 
 
-async def test_what_an_engine_counts_corrects_the_next_estimate_of_that_agent(kairos, engine):
-    served = await kairos(engine.url)
+async def test_what_an_engine_counts_corrects_the_next_estimate_of_that_agent(served, engine):
     engine.answer = answering(usage=USAGE)
     writer, reader = {"X-Kairos-Agent": "writer"}, {"X-Kairos-Agent": "reader"}
     for headers in (writer, writer, reader):
@@ -43,8 +42,7 @@ async def test_what_an_engine_counts_corrects_the_next_estimate_of_that_agent(ka
     assert told[5] == 300
 
 
-async def test_the_usage_at_a_streams_end_corrects_too(kairos, engine):
-    served = await kairos(engine.url)
+async def test_the_usage_at_a_streams_end_corrects_too(served, engine):
     usage = b'data: {"choices":[],"usage":%s}\n\n' % json.dumps(USAGE).encode()
     engine.answer = engine.stream(CHUNK, usage, DONE)
     engine.release(6)
@@ -54,8 +52,7 @@ async def test_the_usage_at_a_streams_end_corrects_too(kairos, engine):
     assert (await arrived(served, 2)).prompt_tokens == 300
 
 
-async def test_calls_of_one_conversation_are_known_by_what_they_begin_with(kairos, engine):
-    served = await kairos(engine.url)
+async def test_calls_of_one_conversation_are_known_by_what_they_begin_with(served):
     asked = [{"role": "user", "content": "a long question " * 100}]
     await served.chat(messages=asked)
     await served.chat(messages=[*asked, {"role": "assistant", "content": "Yes."}], max_tokens=7)
@@ -67,8 +64,7 @@ async def test_calls_of_one_conversation_are_known_by_what_they_begin_with(kairo
     assert (first.completion_limit, second.completion_limit) == (None, 7)
 
 
-async def test_a_body_that_is_no_json_has_nothing_to_share(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_body_that_is_no_json_has_nothing_to_share(served):
     await served.ask("POST", "/v1/audio/transcriptions", data=b"RIFF" * 1000)
 
     request = await arrived(served)
@@ -77,9 +73,8 @@ async def test_a_body_that_is_no_json_has_nothing_to_share(kairos, engine):
 
 @pytest.mark.parametrize("priority", [-(2**31), 0, 12])
 async def test_the_engine_is_told_the_priority_that_was_decided_and_no_other(
-    kairos, engine, priority
+    served, engine, priority
 ):
-    served = await kairos(engine.url)
     deciding(served, lambda _: priority)
     await served.chat({"X-Vllm-Priority": "-99"}, priority=-99)
 
@@ -89,8 +84,7 @@ async def test_the_engine_is_told_the_priority_that_was_decided_and_no_other(
     assert "priority" not in json.loads(call.body)
 
 
-async def test_where_none_was_decided_none_is_told(kairos, engine):
-    served = await kairos(engine.url)
+async def test_where_none_was_decided_none_is_told(served, engine):
     deciding(served, lambda _: None)
     await served.chat({"X-Vllm-Priority": "-99"})
 

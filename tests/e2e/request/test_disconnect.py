@@ -57,9 +57,8 @@ async def test_a_client_that_leaves_the_queue_is_not_served(kairos, engine):
     assert len(engine.calls) == 1
 
 
-async def test_a_client_that_leaves_is_noticed_however_large_its_body_was(kairos, engine):
+async def test_a_client_that_leaves_is_noticed_however_large_its_body_was(served, engine):
     """Reading pauses while a large body is taken, and must go on afterwards."""
-    served = await kairos(engine.url)
     engine.answer = engine.when_released
     wire = await served.connect()
     long = {"role": "user", "content": "word " * 400_000}
@@ -71,9 +70,8 @@ async def test_a_client_that_leaves_is_noticed_however_large_its_body_was(kairos
     await engine.until(lambda: engine.lost == 1)
 
 
-async def test_a_call_whose_client_leaves_at_the_end_of_its_stream_has_finished(kairos, engine):
+async def test_a_call_whose_client_leaves_at_the_end_of_its_stream_has_finished(served, engine):
     """Though the engine has yet to close its side."""
-    served = await kairos(engine.url)
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
     engine.answer = engine.stream(CHUNK, usage, DONE, b"")
     engine.release(3)
@@ -129,8 +127,7 @@ async def test_a_client_that_leaves_amid_a_stream_is_gone_from_the_engine_too(
     await engine.until(lambda: engine.lost == 1)
 
 
-async def test_a_client_that_leaves_amid_a_whole_answer_is_gone_from_the_engine_too(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_client_that_leaves_amid_a_whole_answer_is_gone_from_the_engine_too(served, engine):
     began = asyncio.Event()
 
     async def half(request):
@@ -230,9 +227,8 @@ async def test_many_that_leave_at_once_leave_nothing_behind(kairos, engine):
     ids=["nothing of the body", "half of the body", "a chunk"],
 )
 async def test_a_client_that_leaves_while_it_uploads_leaves_nothing_behind(
-    kairos, engine, sent, uploads
+    served, engine, sent, uploads
 ):
-    served = await kairos(engine.url)
     wire = await served.connect()
     await wire.send(f"POST {CHAT} HTTP/1.1\r\nHost: kairos\r\n".encode() + sent)
     await until(lambda: len(uploads) == 1)
@@ -256,8 +252,7 @@ async def test_a_body_that_never_ends_is_given_up(kairos, engine, monkeypatch, s
     assert "nothing arrived of the request body for 0.05 s" in answer.error()["message"]
 
 
-async def test_a_client_that_closes_its_half_of_the_connection_counts_as_gone(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_client_that_closes_its_half_of_the_connection_counts_as_gone(served, engine):
     engine.answer = engine.when_released
     wire = await served.connect()
     await wire.post(CHAT, ASKED)
@@ -269,8 +264,7 @@ async def test_a_client_that_closes_its_half_of_the_connection_counts_as_gone(ka
     assert await asyncio.wait_for(wire.reader.read(), 60) == b""
 
 
-async def test_requests_sent_ahead_on_one_connection_are_answered_in_order(kairos, engine):
-    served = await kairos(engine.url)
+async def test_requests_sent_ahead_on_one_connection_are_answered_in_order(served, engine):
     engine.answer = engine.when_released
     wire = await served.connect()
     for number in range(3):
@@ -296,8 +290,7 @@ async def test_a_client_that_sends_requests_ahead_and_leaves_holds_nothing_up(ka
     await served.settled()
 
 
-async def test_a_client_that_reads_nothing_holds_the_engine_back_until_it_leaves(kairos, engine):
-    served = await kairos(engine.url)
+async def test_a_client_that_reads_nothing_holds_the_engine_back_until_it_leaves(served, engine):
     part, sent = CHUNK * 2000, 0
     progress = asyncio.Event()
 
@@ -329,8 +322,7 @@ async def test_a_client_that_reads_nothing_holds_the_engine_back_until_it_leaves
     await engine.until(lambda: engine.lost == 1)
 
 
-async def test_the_end_of_an_answer_is_not_taken_for_the_client_leaving(kairos, engine):
-    served = await kairos(engine.url)
+async def test_the_end_of_an_answer_is_not_taken_for_the_client_leaving(served):
     wire = await served.connect()
     for number in range(1, 21):
         await wire.post(CHAT, ASKED | {"stream": False}, "Connection: keep-alive")
@@ -344,9 +336,8 @@ def deadline_in(seconds):
     return {"X-Kairos-Deadline": str(int((time.time() + seconds) * 1e6))}
 
 
-async def test_a_call_is_given_up_at_its_deadline(kairos, engine):
+async def test_a_call_is_given_up_at_its_deadline(served, engine):
     engine.answer = engine.when_released
-    served = await kairos(engine.url)
 
     answer = await served.chat(headers=deadline_in(0.2))
 
@@ -356,9 +347,8 @@ async def test_a_call_is_given_up_at_its_deadline(kairos, engine):
     await served.settled()
 
 
-async def test_a_stream_that_runs_at_its_deadline_ends_with_an_error(kairos, engine):
+async def test_a_stream_that_runs_at_its_deadline_ends_with_an_error(served, engine):
     engine.answer = engine.stream(b'data: {"choices": []}\n\n', b"data: never\n\n")
-    served = await kairos(engine.url)
     engine.release()
 
     answer = await served.chat(headers=deadline_in(0.5), stream=True)
@@ -382,8 +372,6 @@ async def test_a_call_that_waits_at_its_deadline_never_runs(kairos, engine):
     await served.settled()
 
 
-async def test_a_deadline_that_has_passed_is_said_at_once(kairos, engine):
-    served = await kairos(engine.url)
-
+async def test_a_deadline_that_has_passed_is_said_at_once(served):
     assert (await served.chat(headers=deadline_in(-1))).status == 504
     assert served.facts.all(Arrived) == []

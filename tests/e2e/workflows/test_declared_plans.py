@@ -77,9 +77,7 @@ async def test_a_plan_is_of_its_callers_tenant_and_a_key_of_an_app_speaks_for_th
     assert (await declare(served, "any", plan("a"))).status == 401
 
 
-async def test_plans_that_cannot_be_are_refused_and_told_to_nobody(kairos, engine):
-    served = await kairos(engine.url)
-
+async def test_plans_that_cannot_be_are_refused_and_told_to_nobody(served):
     for said, says in (
         ({}, "operators"),
         (plan(), "1 to 256"),
