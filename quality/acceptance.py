@@ -29,13 +29,7 @@ BRAIN = (
     "kairos/core/orchestrator",
     "kairos/core/faults",
 )
-HTTP = (
-    "kairos/service.py",
-    "kairos/gateway",
-    "kairos/request",
-    "kairos/proxy",
-    "kairos/engines",
-)
+HTTP = ("kairos/service.py", "kairos/gateway", "kairos/request", "kairos/proxy", "kairos/engines")
 BUS = (
     "kairos/cluster/bus",
     "kairos/cluster/kafka",
@@ -122,12 +116,7 @@ PARTS = {
     "floors": Part(
         "the HTTP ports with the lowest versions of packages that are allowed",
         _make("test-floors"),
-        (
-            "kairos/gateway",
-            "kairos/request",
-            "pyproject.toml",
-            "requirements-floors.lock",
-        ),
+        ("kairos/gateway", "kairos/request", "pyproject.toml", "requirements-floors.lock"),
         4,
     ),
     "flows": Part(
@@ -157,12 +146,7 @@ PARTS = {
     "http": Part(
         "the HTTP server and client against llhttp and h11, 100,000 cases each, and behind proxies",
         _make("test-http"),
-        (
-            "kairos/gateway",
-            "kairos/proxy",
-            "tests/conformance",
-            "tests/e2e/test_http_proxies.py",
-        ),
+        ("kairos/gateway", "kairos/proxy", "tests/conformance", "tests/e2e/test_http_proxies.py"),
         3,
     ),
     "kafka": Part(

@@ -80,12 +80,7 @@ def files_of(checkout: Path) -> Sequence[str]:
 
 
 def _git(checkout: Path, *arguments: str) -> bytes:
-    return subprocess.run(
-        ("git", *arguments),
-        cwd=checkout,
-        check=True,
-        capture_output=True,
-    ).stdout
+    return subprocess.run(("git", *arguments), cwd=checkout, check=True, capture_output=True).stdout
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -218,12 +218,7 @@ def main(arguments: Sequence[str] | None = None, checkout: Path | None = None) -
 
 
 def _tell(
-    mutant: Mutant,
-    result: Result,
-    verdict: str,
-    given: argparse.Namespace,
-    number: int,
-    of: int,
+    mutant: Mutant, result: Result, verdict: str, given: argparse.Namespace, number: int, of: int
 ) -> None:
     by = f" by {result.by}" if result.by else f" ({verdict})" if verdict else ""
     print(

@@ -19,12 +19,7 @@ class Instance:
         it leaves behind when it is killed."""
         [port] = free_ports(1)
         self.process = vllm_process(
-            directory,
-            number,
-            port=port,
-            model=model,
-            max_num_seqs=max_num_seqs,
-            scratch=scratch,
+            directory, number, port=port, model=model, max_num_seqs=max_num_seqs, scratch=scratch
         )
         self.name = f"127.0.0.1:{port}"
         self.url = f"http://{self.name}"

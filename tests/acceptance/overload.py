@@ -25,13 +25,7 @@ import msgspec
 from kairos.observe import read_facts
 from tests.acceptance import overload_verdict
 from tests.acceptance.chats import Chats
-from tests.acceptance.overload_verdict import (
-    MAX_WAIT_S,
-    MAX_WAITING,
-    Seen,
-    percentile,
-    resident_mb,
-)
+from tests.acceptance.overload_verdict import MAX_WAIT_S, MAX_WAITING, Seen, percentile, resident_mb
 from tests.soak import verdict
 from tests.soak.asks import Ask
 from tests.soak.client import Outcome, call, session
@@ -157,12 +151,7 @@ class Overload:
         return counted / CAPACITY_S
 
     async def _offer(
-        self,
-        clients: aiohttp.ClientSession,
-        url: str,
-        asked: Chats,
-        per_s: float,
-        seconds: float,
+        self, clients: aiohttp.ClientSession, url: str, asked: Chats, per_s: float, seconds: float
     ) -> list[Outcome]:
         """Calls at random instants, the same ones for the same load; until all have ended."""
         dice, began_s, at_s = random.Random(1), self._elapsed_s, 0.0

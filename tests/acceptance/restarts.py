@@ -61,12 +61,7 @@ class Restarts:
         self._directory, self._number, self._cycle_s = directory, cycles, cycle_s
         self._show = show
         self._chats = Chats(
-            "restarts",
-            model=MODEL,
-            lengths=LENGTHS,
-            words=40,
-            streamed=0.75,
-            patience_s=PATIENCE_S,
+            "restarts", model=MODEL, lengths=LENGTHS, words=40, streamed=0.75, patience_s=PATIENCE_S
         )
         self._over = False
         self._cpu_s: list[tuple[float, float, float]] = []  # at, of Kairos and of the clients

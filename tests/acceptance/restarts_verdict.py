@@ -127,10 +127,7 @@ def table(
     cycles: Sequence[Cycle], goodput: Goodput, outcomes: Sequence[Outcome], passed_on: Sequence[int]
 ) -> str:
     """In Markdown. `passed_on`: when calls went on elsewhere, in µs since the epoch."""
-    lines = [
-        f"| {' | '.join(_COLUMNS)} |",
-        f"|{'---|' * len(_COLUMNS)}",
-    ]
+    lines = [f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
     told = [figures(each, goodput) for each in cycles]
     for number, (cycle, each) in enumerate(zip(cycles, told, strict=True), 1):
         cells = [

@@ -70,10 +70,7 @@ def test_a_run_in_which_all_of_it_holds_is_right():
         ({"waits_s": {}}, "does not know the wait"),
         ({"outcomes": [*refused(100), *answered(98)]}, "89% of the capacity is served"),
         ({"light_after": answered(20, 0.23)}, "took 200 ms before, and takes 230 ms (p50)"),
-        (
-            {"light_after": [*answered(18, 0.2), *answered(2, 0.3)]},
-            "takes 300 ms (p95)",
-        ),
+        ({"light_after": [*answered(18, 0.2), *answered(2, 0.3)]}, "takes 300 ms (p95)"),
         ({"light_after": refused(1)}, "light load were not answered: 1 error 429"),
         ({"memory_after_mb": 173}, "73 MB more are resident"),
         ({"samples": samples(0.1)}, "resident memory grows by 360 MB/hour"),

@@ -13,10 +13,7 @@ TEXTS = {
 }
 # By concept: how it shows, and where it may.
 PLACES = {
-    "TLS contexts": (
-        r"ssl\.(SSLContext\(|create_default_context)",
-        {"kairos/settings/tls.py"},
-    ),
+    "TLS contexts": (r"ssl\.(SSLContext\(|create_default_context)", {"kairos/settings/tls.py"}),
     "bytes of a token": (
         r"(?im)^_?\w*(bytes|chars)_per_token\b[^=\n]*= *[\d.]+",
         {"kairos/core/model.py"},

@@ -65,11 +65,7 @@ def chat(text, **given):
         "id": "x",
         "object": "chat.completion",
         "choices": [
-            {
-                "index": 0,
-                "finish_reason": "stop",
-                "message": {"role": "assistant", "content": text},
-            }
+            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
         ],
         "usage": {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13},
     } | given

@@ -172,11 +172,7 @@ async def test_completions_and_embeddings_are_called_too(client):
                 "output_tokens_details": {"reasoning_tokens": 1},
             },
         ),
-        (
-            "/v1/messages",
-            {},
-            {"input_tokens": 4, "cache_read_input_tokens": 3, "output_tokens": 2},
-        ),
+        ("/v1/messages", {}, {"input_tokens": 4, "cache_read_input_tokens": 3, "output_tokens": 2}),
         ("/v1/completions", {"prompt": "hi"}, {"prompt_tokens": 7, "completion_tokens": 2}),
         ("/v1/embeddings", {"input": "hi"}, {"prompt_tokens": 9, "total_tokens": 9}),
         (CHAT, {}, None),
@@ -495,10 +491,7 @@ async def test_a_file_that_expires_sooner_says_so(client):
         file=("a.jsonl", lines_of(1)), purpose="batch", expires_after=expiry
     )
     batch = await client.batches.create(
-        input_file_id=file.id,
-        endpoint=CHAT,
-        completion_window="24h",
-        output_expires_after=expiry,
+        input_file_id=file.id, endpoint=CHAT, completion_window="24h", output_expires_after=expiry
     )
     batch = await ended(client, batch)
     output = await client.files.retrieve(batch.output_file_id)

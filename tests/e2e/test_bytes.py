@@ -78,10 +78,7 @@ async def test_a_compressed_answer_is_passed_on_as_it_is(served, engine):
             b' {"messages":[], "stream":true, "stream_options": {"include_usage" : false}} ',
             b' {"messages":[], "stream":true, "stream_options": {"include_usage":true}} ',
         ),
-        (
-            b'{"messages":[],"stream":true,"stream_options":{"include_usage":true},"a":1.0}',
-            None,
-        ),
+        (b'{"messages":[],"stream":true,"stream_options":{"include_usage":true},"a":1.0}', None),
         (b'{"messages":[],"stream":false,"stream_options":null}', None),
     ],
     ids=["added", "corrected", "asked for", "no stream"],

@@ -237,9 +237,7 @@ async def test_a_client_that_leaves_ends_the_calls_of_the_flow(served, engine, s
 async def test_deadlines_and_budgets_hold(client, served, engine):
     with pytest.raises(openai.PermissionDeniedError) as spent:
         await client.chat.completions.create(
-            model="flow/reports",
-            messages=[said("x")],
-            extra_headers={"X-Kairos-Budget-Calls": "1"},
+            model="flow/reports", messages=[said("x")], extra_headers={"X-Kairos-Budget-Calls": "1"}
         )
     assert spent.value.code == "budget_calls"
     engine.answer = engine.when_released

@@ -221,8 +221,7 @@ async def test_a_run_that_waits_for_an_embedder_says_so_until_it_answers(runs, e
 async def test_a_quota_that_no_waiting_ends_fails_its_row_at_once(runs):
     quota = '{"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}'
     answering(
-        runs.engine,
-        lambda asked: refuses(429, quota)(asked) if "t1" in str(asked) else "fine",
+        runs.engine, lambda asked: refuses(429, quota)(asked) if "t1" in str(asked) else "fine"
     )
     record = await runs.run(ECHO, ROWS)
 

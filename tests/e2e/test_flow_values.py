@@ -32,11 +32,7 @@ WAYS = {
         "made",
         "made",
     ),
-    "an answer's JSON": (
-        "said: {kind: llm, prompt: p, schema: {type: object}}",
-        "said",
-        "said",
-    ),
+    "an answer's JSON": ("said: {kind: llm, prompt: p, schema: {type: object}}", "said", "said"),
     "a list of operators": (
         "first: {kind: data, value: [a]}\n  second: {kind: data, value: {b: []}}",
         "[first, second]",

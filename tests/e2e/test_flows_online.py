@@ -158,8 +158,7 @@ operators:
 outputs: {loud: loud}
 """
     served = await kairos(
-        engine.url,
-        flows=kept_in(tmp_path / "flows", functions=str(tmp_path / "functions.py")),
+        engine.url, flows=kept_in(tmp_path / "flows", functions=str(tmp_path / "functions.py"))
     )
     refused = await put(served, flow.replace("shout", "os_system"), "loud")
     assert refused.status == 400

@@ -136,20 +136,14 @@ async def test_other_quotas_and_classes_hold_as_soon_as_the_settings_are_read_ag
     told = replace(served.service.reload._in_force, quota=(MORE,), service_class=(urgent,))
     served.service.reload(lambda: told)
     headers, after_s = await create(served.url, extra_headers={"X-Kairos-Class": "urgent"})
-    assert (after_s, headers["limit-requests"], headers["remaining-requests"]) == (
-        None,
-        "5",
-        "2",
-    )
+    assert (after_s, headers["limit-requests"], headers["remaining-requests"]) == (None, "5", "2")
     assert "limit-tokens" not in headers
     served.service.reload(lambda: told)
     assert len(served.facts.all(EntitlementsChanged)) == 1
 
 
 async def test_other_quotas_reach_the_process_that_decides_and_the_one_after_it(
-    serve,
-    standin,
-    tmp_path,
+    serve, standin, tmp_path
 ):
     (tmp_path / "settings").mkdir()
     file = tmp_path / "settings" / "kairos.toml"
@@ -168,12 +162,7 @@ async def test_other_quotas_reach_the_process_that_decides_and_the_one_after_it(
 
 
 @pytest.mark.kafka
-async def test_other_quotas_reach_a_pool(
-    kafka,
-    standin,
-    tmp_path,
-    stack,
-):
+async def test_other_quotas_reach_a_pool(kafka, standin, tmp_path, stack):
     pool = Pool(kafka, standin, tmp_path, stack)
     given = {"key": (ACME,), "quota": (QUOTA,)}
     one, other = await pool.gateway(**given), await pool.gateway(**given)

@@ -36,10 +36,7 @@ async def test_a_route_is_served_by_versions_that_have_it(kairos, version, path)
 
 @pytest.mark.parametrize("path", sorted(NOT_BEFORE))
 async def test_a_route_of_newer_versions_is_served_where_an_older_one_is_in_the_pool(kairos, path):
-    async with (
-        standins.serve(settings(OLDEST)) as old,
-        standins.serve(settings(NEWEST)) as new,
-    ):
+    async with standins.serve(settings(OLDEST)) as old, standins.serve(settings(NEWEST)) as new:
         served = await kairos(old.url, new.url)
         for _ in range(4):
             assert (await served.ask("POST", path, json=CALLS[path])).status == 200

@@ -73,12 +73,7 @@ class Proxy:
     """
 
     def __init__(
-        self,
-        engine_url: str,
-        *,
-        port: int = 0,
-        seed: int = 0,
-        on_hurt: OnHurt = lambda *_: None,
+        self, engine_url: str, *, port: int = 0, seed: int = 0, on_hurt: OnHurt = lambda *_: None
     ) -> None:
         """`port`: 0 is any free one."""
         engine = urlsplit(engine_url)

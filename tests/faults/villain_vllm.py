@@ -151,12 +151,7 @@ async def play(served, mortals, name: str, *, seconds: float, poison=None) -> To
     told, until = Told(), time.monotonic() + seconds
     before = sum(each.killed for each in mortals)
     chats = Chats(
-        name,
-        model=MODEL,
-        lengths={"caller": TOKENS},
-        words=10,
-        streamed=0.5,
-        patience_s=PATIENCE_S,
+        name, model=MODEL, lengths={"caller": TOKENS}, words=10, streamed=0.5, patience_s=PATIENCE_S
     )
     watching = asyncio.create_task(_watch(served, told))
     async with session() as clients, asyncio.TaskGroup() as tasks:

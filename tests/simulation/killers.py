@@ -69,11 +69,7 @@ WORLDS = (
         suspicion_s=90,
     ),
     World(
-        name="another each time, two engines",
-        body=_another,
-        instances=2,
-        callers=6,
-        suspicion_s=90,
+        name="another each time, two engines", body=_another, instances=2, callers=6, suspicion_s=90
     ),
     World(
         name="another each time, two, 60 s to restart",

@@ -192,10 +192,7 @@ class Soak:
     @property
     def goodput(self) -> Goodput | None:
         return goodput(
-            self.outcomes,
-            self._turns.changes,
-            calls_per_s=self.calls_per_s,
-            max_wait_s=MAX_WAIT_S,
+            self.outcomes, self._turns.changes, calls_per_s=self.calls_per_s, max_wait_s=MAX_WAIT_S
         )
 
     def summary(self) -> str:

@@ -37,7 +37,4 @@ def examples(most, *, gate=None, steps=None):
         number = min(most, gate or profile.max_examples)
     else:
         number = most * profile.max_examples // 100
-    return settings(
-        max_examples=number,
-        stateful_step_count=steps or profile.stateful_step_count,
-    )
+    return settings(max_examples=number, stateful_step_count=steps or profile.stateful_step_count)

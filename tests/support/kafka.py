@@ -115,11 +115,7 @@ class Broker:
 
     def _client(self):
         return AdminClient(
-            {
-                "bootstrap.servers": self.servers,
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 0,
-            }
+            {"bootstrap.servers": self.servers, "reconnect.backoff.max.ms": 200, "log_level": 0}
         )
 
     def _await_answer(self, log):

@@ -175,10 +175,7 @@ async def test_a_handler_that_takes_longer_than_a_session_is_not_taken_for_dead(
             await asyncio.sleep(2 * SESSION_S)
 
     seen = Seen(be_slow)
-    async with (
-        KafkaBus(cluster.connection) as bus,
-        cluster.consuming(bus, seen),
-    ):
+    async with KafkaBus(cluster.connection) as bus, cluster.consuming(bus, seen):
         await bus.publish(cluster.source, Message(key="k", value=b"slow"))
         await bus.publish(cluster.source, Message(key="k", value=b"next"))
         await seen.until("next")

@@ -52,10 +52,7 @@ async def test_what_was_put_there_is_found_by_the_cosine(opening):
     await collections.put("docs", ["x", "y", "z"], 3 * AXES)
     found = await collections.nearest("docs", np.float32([[1, 1, 0]]), 2)
 
-    assert best_of(found, 2) == [
-        {"text": "x", "score": 0.707107},
-        {"text": "y", "score": 0.707107},
-    ]
+    assert best_of(found, 2) == [{"text": "x", "score": 0.707107}, {"text": "y", "score": 0.707107}]
 
 
 async def test_it_is_there_for_who_opens_it_later(opening):

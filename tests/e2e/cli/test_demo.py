@@ -265,10 +265,7 @@ async def test_tasks_that_do_not_end_in_time_are_counted_and_fail_the_demo():
         (("--engine", "http://127.0.0.1:9"), "not all engines can be used: 127.0.0.1:9:"),
         (("--engine", "nonsense"), "'nonsense' is not a URL"),
         (("--arrivals", "tides"), "no arrivals are called 'tides'; choose one of: poisson, azure"),
-        (
-            ("--inputs", "tides"),
-            "no inputs are called 'tides'; choose from: gsm8k_test",
-        ),
+        (("--inputs", "tides"), "no inputs are called 'tides'; choose from: gsm8k_test"),
         (("--inputs", "mbpp", "--apps", "cg"), "run: kairos traces fetch mbpp"),
         (("--rate", "0"), "the rate must be above 0"),
         (("--policy", "luck"), "there is no policy 'luck'"),

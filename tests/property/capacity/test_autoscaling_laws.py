@@ -25,11 +25,7 @@ STEPS = st.lists(
 )
 RULES = st.builds(
     lambda least, more, start_s, calm_s, utilisation: ScalingRules(
-        least=least,
-        most=least + more,
-        start_s=start_s,
-        calm_s=calm_s,
-        utilisation=utilisation,
+        least=least, most=least + more, start_s=start_s, calm_s=calm_s, utilisation=utilisation
     ),
     st.integers(1, 5),
     st.integers(0, 20),

@@ -23,11 +23,7 @@ NEEDED = {
     "kairos-started-at": "1",
     "traceparent": TRACE,
 }
-CALL = {
-    "kairos-type": "call",
-    "kairos-request-id": "r",
-    "kairos-reply-to": "kairos.replies.host",
-}
+CALL = {"kairos-type": "call", "kairos-request-id": "r", "kairos-reply-to": "kairos.replies.host"}
 OPTIONAL = ("kairos-version", "kairos-parent", "kairos-attempt", "kairos-deadline")
 
 numbers = st.integers(-2, 10**20).map(str) | st.sampled_from(

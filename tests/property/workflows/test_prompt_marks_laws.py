@@ -65,11 +65,7 @@ def test_a_pool_takes_as_long_and_finds_as_much_without_them(seed, instances):
 
 def test_only_ends_partings_and_answers_are_left():
     first = FluidCall(
-        row=0,
-        prompt_tokens=9,
-        completion_tokens=2,
-        prefixes=((1, 3), (2, 6), (3, 9)),
-        answered=10,
+        row=0, prompt_tokens=9, completion_tokens=2, prefixes=((1, 3), (2, 6), (3, 9)), answered=10
     )
     second = FluidCall(
         row=1,

@@ -45,10 +45,7 @@ def naive(operators):
     )
     for name, text in first.items():
         same = alike(text, other[name])
-        most = max(
-            (alike(text, first[each.name]) for each in llm if each.name != name),
-            default=0,
-        )
+        most = max((alike(text, first[each.name]) for each in llm if each.name != name), default=0)
         if most > same:
             found[name] = (most - same) / len(text)
     return found

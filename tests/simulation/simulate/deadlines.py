@@ -159,10 +159,7 @@ def ran(seed, *, load, policy):
         len(made.in_time),
         len(all_let_in.in_time),
         len(made.refused),
-        (
-            len(condemned & all_let_in.in_time),
-            len(condemned),
-        ),
+        (len(condemned & all_let_in.in_time), len(condemned)),
     )
 
 

@@ -17,10 +17,7 @@ def together_s(placement):
     pool = msgspec.structs.replace(POOL, placement=PLACEMENTS[placement])
     return sum(
         simulate_flow(
-            compile_plan(SIX[name].declaration, Passes()),
-            iter(rows(60)),
-            SIX[name].functions,
-            pool,
+            compile_plan(SIX[name].declaration, Passes()), iter(rows(60)), SIX[name].functions, pool
         ).simulated_s
         for name in ("debate.py", "summarise_and_judge.yaml", "dialogue")
     )

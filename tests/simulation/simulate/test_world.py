@@ -213,9 +213,7 @@ def test_an_instance_joins_later_and_takes_what_waits():
 
 def test_calls_of_an_instance_that_fails_are_tried_again_a_second_later():
     made, log = ran(
-        [submission("a", call(10), call(1))],
-        instances=2,
-        happenings=[happening(5, "fail")],
+        [submission("a", call(10), call(1))], instances=2, happenings=[happening(5, "fail")]
     )
 
     assert told(log, InstanceLeft, Failed, Arrived, Finished) == [

@@ -409,10 +409,7 @@ class World:
     ):
         self.fleet = {f"e{n}": build.instance(f"e{n}", seqs=s) for n, s in enumerate(seqs)}
         self.gives_up_s, self.max_held_bytes = gives_up_s, max_held_bytes
-        self._balancer = {
-            "max_waiting": max_waiting,
-            "max_wait_us": max_wait_s * SECOND,
-        }
+        self._balancer = {"max_waiting": max_waiting, "max_wait_us": max_wait_s * SECOND}
         self._policy = policy
         self.logs = defaultdict(list)
         self.readings = []

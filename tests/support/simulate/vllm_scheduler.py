@@ -49,9 +49,7 @@ def scheduler(config, profile: EngineProfile) -> Scheduler:
         block_size=profile.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
     )
     cache = KVCacheConfig(
-        num_blocks=blocks,
-        kv_cache_tensors=[],
-        kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+        num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
     )
     grammar = StructuredOutputManager(config)
     return Scheduler(config, cache, grammar, block_size=profile.block_size, log_stats=True)
