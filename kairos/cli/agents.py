@@ -14,6 +14,7 @@ import msgspec
 import typer
 import uvloop
 
+from kairos.cli.options import with_options
 from kairos.core import KairosError, SetupError
 from kairos.settings import Settings, default_api_key, load_settings
 
@@ -38,60 +39,54 @@ ConfigFile = Annotated[
 ]
 
 
-_Modules = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="MODULE",
-        help="Importable modules (agents.qa) whose `app` is an Application.",
-    ),
-]
-_Url = Annotated[
-    str | None,
-    typer.Option(help=f"Where LLM calls go: a Kairos or any such server \\[{GATEWAY}]."),
-]
-_Llm = Annotated[
-    Literal["http", "bus"], typer.Option(help="bus: LLM calls go over Kafka too, to the pool.")
-]
-_Model = Annotated[
-    str | None,
-    typer.Option(help="Asked for in every call \\[the server's first; over the bus any]."),
-]
-_Agent = Annotated[
-    list[str] | None,
-    typer.Option(help="Run only this agent, as APP.AGENT; repeat for each \\[all]."),
-]
-_Concurrency = Annotated[
-    int, typer.Option(min=1, max=10_000, help="Workflows at once, of each agent.")
-]
-_ApiKeyEnv = Annotated[
-    str | None, typer.Option(help="The environment variable that holds your API key.")
-]
-_Pool = Annotated[
-    str | None, typer.Option(help=f"Pool of engines, for --llm bus \\[{DEFAULTS.pool}].")
-]
-_Replies = Annotated[
-    str | None,
-    typer.Option(
-        help="Last part of the name of the topic for replies, for --llm bus; processes "
-        "may share one \\[the host's name]."
-    ),
-]
+class RunAgents(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the command."""
+
+    modules: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODULE",
+            help="Importable modules (agents.qa) whose `app` is an Application.",
+        ),
+    ]
+    bus: Bus = None
+    url: Annotated[
+        str | None,
+        typer.Option(help=f"Where LLM calls go: a Kairos or any such server \\[{GATEWAY}]."),
+    ] = None
+    llm: Annotated[
+        Literal["http", "bus"], typer.Option(help="bus: LLM calls go over Kafka too, to the pool.")
+    ] = "http"
+    model: Annotated[
+        str | None,
+        typer.Option(help="Asked for in every call \\[the server's first; over the bus any]."),
+    ] = None
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(help="Run only this agent, as APP.AGENT; repeat for each \\[all]."),
+    ] = None
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Workflows at once, of each agent.")
+    ] = 64
+    api_key_env: Annotated[
+        str | None, typer.Option(help="The environment variable that holds your API key.")
+    ] = None
+    pool: Annotated[
+        str | None, typer.Option(help=f"Pool of engines, for --llm bus \\[{DEFAULTS.pool}].")
+    ] = None
+    replies: Annotated[
+        str | None,
+        typer.Option(
+            help="Last part of the name of the topic for replies, for --llm bus; processes "
+            "may share one \\[the host's name]."
+        ),
+    ] = None
+    config_file: ConfigFile = None
 
 
 @app.command()
-def run(
-    modules: _Modules,
-    bus: Bus = None,
-    url: _Url = None,
-    llm: _Llm = "http",
-    model: _Model = None,
-    agent: _Agent = None,
-    concurrency: _Concurrency = 64,
-    api_key_env: _ApiKeyEnv = None,
-    pool: _Pool = None,
-    replies: _Replies = None,
-    config_file: ConfigFile = None,
-) -> None:
+@with_options
+def run(given: RunAgents) -> None:
     """Run the agents of one or more applications until SIGTERM or Ctrl-C.
 
     Start the same command again, here or on other hosts, to share the work: an agent's tasks are
@@ -106,10 +101,10 @@ def run(
 
     kairos agents run agents.cg --agent cg.engineer --concurrency 8   (one role, KAIROS_BUS is set)
     """
-    if llm == "bus" and (url is not None or api_key_env is not None):
+    if given.llm == "bus" and (given.url is not None or given.api_key_env is not None):
         raise SetupError("--llm bus sends LLM calls over Kafka: leave out --url and --api-key-env")
-    api_key = default_api_key(api_key_env, os.environ)
-    settings = load_settings(config_file, os.environ, {"bus": bus, "pool": pool})
+    api_key = default_api_key(given.api_key_env, os.environ)
+    settings = load_settings(given.config_file, os.environ, {"bus": given.bus, "pool": given.pool})
     cluster = _cluster(settings)
     _log()
     from kairos.agents import (
@@ -120,17 +115,17 @@ def run(
     )
 
     _import_from_here()
-    applications = tuple(load_application(module) for module in modules)
+    applications = tuple(load_application(module) for module in given.modules)
     plan = SubmissionPlan(
         applications=applications,
-        inboxes=choose_inboxes(applications, agent or ()),
+        inboxes=choose_inboxes(applications, given.agent or ()),
         cluster=cluster,
-        concurrency=concurrency,
-        url=None if llm == "bus" else url or GATEWAY,
+        concurrency=given.concurrency,
+        url=None if given.llm == "bus" else given.url or GATEWAY,
         api_key=api_key,
-        model=model,
+        model=given.model,
         pool=settings.pool,
-        replies=replies,
+        replies=given.replies,
     )
     try:
         _until_told(run_agents(plan, _say))

@@ -10,57 +10,60 @@ import msgspec
 import typer
 import uvloop
 
+from kairos.cli.options import fill_options, with_options
 from kairos.core import SetupError
 from kairos.settings import default_api_key
 
-_Engine = Annotated[
-    list[str],
-    typer.Option(
-        help="The engine itself, not a Kairos: http://HOST:PORT. Repeat for engines that share "
-        "a machine: they are measured at the same time, and get one profile."
-    ),
-]
-_MaxNumSeqs = Annotated[int, typer.Option(min=1, max=100_000, help="The engine's setting.")]
-_MaxNumBatchedTokens = Annotated[
-    int, typer.Option(min=1, max=10_000_000, help="The engine's setting.")
-]
-_Scheduling = Annotated[Literal["fcfs", "priority"], typer.Option(help="The engine's setting.")]
-_KvTokens = Annotated[
-    int | None, typer.Option(min=1, help="Tokens that it holds, where it does not tell.")
-]
-_MaxModelLen = Annotated[
-    int | None, typer.Option(min=64, help="The context it takes, where it does not tell.")
-]
-_Quick = Annotated[bool, typer.Option("--quick", help="Measure one round instead of three.")]
-_Unstreamed = Annotated[
-    bool,
-    typer.Option(
-        "--unstreamed",
-        help="Use answers that are not streamed, as flows and batches do. On an engine that "
-        "shares one core with its server, each streamed token costs time.",
-    ),
-]
-_ApiKeyEnv = Annotated[
-    str | None, typer.Option(help="The environment variable that holds the engines' key.")
-]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print profile and fit, and nothing else.")]
+
+class Calibrate(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the command."""
+
+    engine: Annotated[
+        list[str],
+        typer.Option(
+            help="The engine itself, not a Kairos: http://HOST:PORT. Repeat for engines that share "
+            "a machine: they are measured at the same time, and get one profile."
+        ),
+    ]
+    output: Annotated[Path | None, typer.Option(help=r"The file to write \[NAME.toml].")] = None
+    name: Annotated[str | None, typer.Option(help=r"Name of the profile \[the model's].")] = None
+    model: Annotated[str | None, typer.Option(help=r"Model to call \[the engine's first].")] = None
+    max_num_seqs: Annotated[int, typer.Option(min=1, max=100_000, help="The engine's setting.")] = (
+        256
+    )
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="The engine's setting.")
+    ] = 2048
+    scheduling: Annotated[
+        Literal["fcfs", "priority"], typer.Option(help="The engine's setting.")
+    ] = "fcfs"
+    kv_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that it holds, where it does not tell.")
+    ] = None
+    max_model_len: Annotated[
+        int | None, typer.Option(min=64, help="The context it takes, where it does not tell.")
+    ] = None
+    quick: Annotated[bool, typer.Option("--quick", help="Measure one round instead of three.")] = (
+        False
+    )
+    unstreamed: Annotated[
+        bool,
+        typer.Option(
+            "--unstreamed",
+            help="Use answers that are not streamed, as flows and batches do. On an engine that "
+            "shares one core with its server, each streamed token costs time.",
+        ),
+    ] = False
+    api_key_env: Annotated[
+        str | None, typer.Option(help="The environment variable that holds the engines' key.")
+    ] = None
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print profile and fit, and nothing else.")
+    ] = False
 
 
-def calibrate(
-    engine: _Engine,
-    output: Annotated[Path | None, typer.Option(help=r"The file to write \[NAME.toml].")] = None,
-    name: Annotated[str | None, typer.Option(help=r"Name of the profile \[the model's].")] = None,
-    model: Annotated[str | None, typer.Option(help=r"Model to call \[the engine's first].")] = None,
-    max_num_seqs: _MaxNumSeqs = 256,
-    max_num_batched_tokens: _MaxNumBatchedTokens = 2048,
-    scheduling: _Scheduling = "fcfs",
-    kv_tokens: _KvTokens = None,
-    max_model_len: _MaxModelLen = None,
-    quick: _Quick = False,
-    unstreamed: _Unstreamed = False,
-    api_key_env: _ApiKeyEnv = None,
-    as_json: _AsJson = False,
-) -> None:
+@with_options
+def calibrate(given: Calibrate) -> None:
     """Measure what an engine's steps cost, and write a profile for `kairos simulate`.
 
     It takes some minutes, during which nobody else may use the engine. The coefficients are fitted
@@ -72,29 +75,23 @@ def calibrate(
     from kairos.host import atomic_write
     from kairos.simulate import CalibrationOptions, calibrate_engines
 
-    asked = CalibrationOptions(
-        engines=engine,
-        api_key=default_api_key(api_key_env, os.environ),
-        name=name,
-        model=model,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        scheduling=scheduling,
-        kv_tokens=kv_tokens,
-        max_model_len=max_model_len,
-        quick=quick,
-        streamed=not unstreamed,
+    asked = fill_options(
+        CalibrationOptions,
+        given,
+        engines=given.engine,
+        api_key=default_api_key(given.api_key_env, os.environ),
+        streamed=not given.unstreamed,
     )
     asked.check()
-    _check_writable(output)
+    _check_writable(given.output)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         found = runner.run(
             calibrate_engines(asked, lambda line: typer.echo(f"kairos: {line}", err=True))
         )
-    output = output or Path(f"{found.profile.name}.toml")
+    output = given.output or Path(f"{found.profile.name}.toml")
     with atomic_write(output) as file:
         file.write(found.to_toml().encode())
-    if as_json:
+    if given.as_json:
         typer.echo(json.dumps(msgspec.to_builtins(found)))
         return
     typer.echo(found.fit.table())

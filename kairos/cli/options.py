@@ -12,6 +12,7 @@ from kairos.core import PLACEMENT_NAMES, POLICY_NAMES
 from kairos.settings import Settings, TlsFiles
 
 Options = TypeVar("Options")
+T = TypeVar("T")
 
 SERVE = Settings()  # the defaults
 _POLICIES = ", ".join(sorted(POLICY_NAMES))
@@ -69,6 +70,13 @@ def with_options(command: Callable[[Options], None]) -> Callable[..., None]:
     run.__annotations__ = get_type_hints(kind, include_extras=True)
     vars(run)["__signature__"] = signature(kind)
     return run
+
+
+def fill_options(kind: type[T], given: object, **others: object) -> T:
+    """Return options of another kind: fields of that name that were given, and `others`."""
+    names = [name for name in signature(kind).parameters if name not in others]
+    shared = {name: getattr(given, name, None) for name in names}
+    return kind(**{name: each for name, each in shared.items() if each is not None}, **others)
 
 
 def own_files(ca: Path | None, certificate: Path | None, key: Path | None) -> TlsFiles:

@@ -9,166 +9,145 @@ import typer
 
 from kairos.capacity import Terms
 from kairos.cli.flow_options import FunctionsFile
-from kairos.cli.options import with_options
+from kairos.cli.options import fill_options, with_options
 
 TERMS = Terms()
 NOT_MET = 3  # the exit status where no pool is within target and budget
 
 
-_Flow = Annotated[
-    Path | None,
-    typer.Argument(metavar="[FLOW]", help="A declared workflow, over the rows of --inputs."),
-]
-_Export = Annotated[
-    Path | None,
-    typer.Option(help="Or a workflow file, such as one that `kairos export` wrote."),
-]
-_Target = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="p95=30s: 95 of 100 workflows are to take no longer. Of calls: ttft=250ms, "
-        "tpot=20ms. May be given several times."
-    ),
-]
-_Model = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="The model, as the catalogue names it, or AGENT=MODEL, or SERVED=MODEL for what "
-        r"was served by another name. May be given several times \[what the calls asked for, "
-        "or llama-3-8b]."
-    ),
-]
-_Hardware = Annotated[
-    str | None,
-    typer.Option(help=r"Allowed hardware, by name: h100,gaudi3 \[all with a price]."),
-]
-_Catalogue = Annotated[
-    Path | None,
-    typer.Option(help="A file (TOML) with accelerators, models and prices of your own."),
-]
-_Profile = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="DEVICE=PROFILE, or DEVICE@MODEL=PROFILE: what `kairos calibrate` measured of the "
-        "model on one device, in place of what its data sheet says. May be given several times."
-    ),
-]
-_Rate = Annotated[
-    float | None,
-    typer.Option(help=r"Workflows per second \[the file's busiest ten minutes]."),
-]
-_Objective = Annotated[
-    Literal["cost", "latency", "energy", "tokens"],
-    typer.Option(
-        help="Least cost within the target, least P95 within --budget and --have, least energy "
-        "within the target, or, for work that nobody waits for, most tokens for a dollar."
-    ),
-]
-_Have = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Limits on devices and resources: h100=8,cores=64,memory=512,disk=2000,"
-        "network=3200,kw=12 (memory in GiB, disk in GB, network in Gbit/s). May be given "
-        "several times."
-    ),
-]
-_Worker = Annotated[
-    str | None,
-    typer.Option(help=r"Needs of a tool between calls \[cores=1,memory=1]."),
-]
-_Today = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        help='The pool that there is, "4 x a100, 2 x h100-tp2": also say in which steps it '
-        "becomes the plan's, keeping the target, and what each costs.",
-    ),
-]
-_LateUsd = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        help=r"Cost of a workflow's second beyond p95, USD \[the target is hard].",
-    ),
-]
-_Prices = Annotated[Literal["bought", "rented"], typer.Option(help="Which prices count.")]
-_Years = Annotated[float, typer.Option(help="Years until bought hardware is paid back.")]
-_MaxDevices = Annotated[
-    int, typer.Option(min=1, max=64, help="Largest number of devices in one instance.")
-]
-_MaxKinds = Annotated[
-    int,
-    typer.Option(
-        min=1, max=64, help="Largest number of kinds of instance in one pool; a pair is two."
-    ),
-]
-_Pairs = Annotated[
-    bool,
-    typer.Option("--pairs/--no-pairs", help="Instances for prefill or decode alone, too."),
-]
-_Split = Annotated[
-    bool,
-    typer.Option(
-        "--split/--no-split", help="An agent's calls may go to several kinds of instance."
-    ),
-]
-_LinkGbit = Annotated[
-    float, typer.Option(help="Between the instances of a pair, Gbit/s per device.")
-]
-_WhatIf = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Plan again with one thing multiplied: load=2, target=0.5, link=2, "
-        "price:h100=0.5. May be given several times."
-    ),
-]
-_Simulate = Annotated[
-    bool,
-    typer.Option(
-        "--simulate",
-        help="Also simulate the pool that is chosen, with Kairos before it. Not pipelines.",
-    ),
-]
-_Deploy = Annotated[
-    Literal["compose", "kubernetes"] | None,
-    typer.Option(
-        help="Print the chosen pool as YAML to deploy, instead of the plan. Not with pairs."
-    ),
-]
-
-
 class PlanHardware(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the command."""
 
-    flow: _Flow = None
-    export: _Export = None
+    flow: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FLOW]", help="A declared workflow, over the rows of --inputs."),
+    ] = None
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Or a workflow file, such as one that `kairos export` wrote."),
+    ] = None
     inputs: Annotated[Path | None, typer.Option(help="The table of FLOW's rows.")] = None
     functions: FunctionsFile = None
-    target: _Target = None
-    model: _Model = None
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="p95=30s: 95 of 100 workflows are to take no longer. Of calls: ttft=250ms, "
+            "tpot=20ms. May be given several times."
+        ),
+    ] = None
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The model, as the catalogue names it, or AGENT=MODEL, or SERVED=MODEL for what "
+            r"was served by another name. May be given several times \[what the calls asked for, "
+            "or llama-3-8b]."
+        ),
+    ] = None
     precision: Annotated[str, typer.Option(help="Precision of the weights: bf16, fp8.")] = "bf16"
-    hardware: _Hardware = None
-    catalogue: _Catalogue = None
-    profile: _Profile = None
-    rate: _Rate = None
+    hardware: Annotated[
+        str | None,
+        typer.Option(help=r"Allowed hardware, by name: h100,gaudi3 \[all with a price]."),
+    ] = None
+    catalogue: Annotated[
+        Path | None,
+        typer.Option(help="A file (TOML) with accelerators, models and prices of your own."),
+    ] = None
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="DEVICE=PROFILE, or DEVICE@MODEL=PROFILE: what `kairos calibrate` measured of the "
+            "model on one device, in place of what its data sheet says. May be given several times."
+        ),
+    ] = None
+    rate: Annotated[
+        float | None,
+        typer.Option(help=r"Workflows per second \[the file's busiest ten minutes]."),
+    ] = None
     budget: Annotated[float | None, typer.Option(help="Limit on the cost, USD an hour.")] = None
-    objective: _Objective = "cost"
-    have: _Have = None
-    worker: _Worker = None
-    today: _Today = None
-    late_usd: _LateUsd = None
-    prices: _Prices = "bought"
-    years: _Years = TERMS.years
+    objective: Annotated[
+        Literal["cost", "latency", "energy", "tokens"],
+        typer.Option(
+            help="Least cost within the target, least P95 within --budget and --have, least energy "
+            "within the target, or, for work that nobody waits for, most tokens for a dollar."
+        ),
+    ] = "cost"
+    have: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Limits on devices and resources: h100=8,cores=64,memory=512,disk=2000,"
+            "network=3200,kw=12 (memory in GiB, disk in GB, network in Gbit/s). May be given "
+            "several times."
+        ),
+    ] = None
+    worker: Annotated[
+        str | None,
+        typer.Option(help=r"Needs of a tool between calls \[cores=1,memory=1]."),
+    ] = None
+    today: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help='The pool that there is, "4 x a100, 2 x h100-tp2": also say in which steps it '
+            "becomes the plan's, keeping the target, and what each costs.",
+        ),
+    ] = None
+    late_usd: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help=r"Cost of a workflow's second beyond p95, USD \[the target is hard].",
+        ),
+    ] = None
+    prices: Annotated[Literal["bought", "rented"], typer.Option(help="Which prices count.")] = (
+        "bought"
+    )
+    years: Annotated[float, typer.Option(help="Years until bought hardware is paid back.")] = (
+        TERMS.years
+    )
     interest: Annotated[float, typer.Option(help="A year.")] = TERMS.interest
     usd_per_kwh: Annotated[float, typer.Option(help="Price of power.")] = TERMS.usd_per_kwh
-    max_devices: _MaxDevices = 8
-    max_kinds: _MaxKinds = 3
-    pairs: _Pairs = True
-    split: _Split = True
-    link_gbit: _LinkGbit = 400.0
-    what_if: _WhatIf = None
-    simulate: _Simulate = False
-    deploy: _Deploy = None
+    max_devices: Annotated[
+        int, typer.Option(min=1, max=64, help="Largest number of devices in one instance.")
+    ] = 8
+    max_kinds: Annotated[
+        int,
+        typer.Option(
+            min=1, max=64, help="Largest number of kinds of instance in one pool; a pair is two."
+        ),
+    ] = 3
+    pairs: Annotated[
+        bool,
+        typer.Option("--pairs/--no-pairs", help="Instances for prefill or decode alone, too."),
+    ] = True
+    split: Annotated[
+        bool,
+        typer.Option(
+            "--split/--no-split", help="An agent's calls may go to several kinds of instance."
+        ),
+    ] = True
+    link_gbit: Annotated[
+        float, typer.Option(help="Between the instances of a pair, Gbit/s per device.")
+    ] = 400.0
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Plan again with one thing multiplied: load=2, target=0.5, link=2, "
+            "price:h100=0.5. May be given several times."
+        ),
+    ] = None
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate",
+            help="Also simulate the pool that is chosen, with Kairos before it. Not pipelines.",
+        ),
+    ] = False
+    deploy: Annotated[
+        Literal["compose", "kubernetes"] | None,
+        typer.Option(
+            help="Print the chosen pool as YAML to deploy, instead of the plan. Not with pairs."
+        ),
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False
 
     @property
@@ -220,32 +199,12 @@ def plan_hardware(given: PlanHardware) -> None:
     )
 
     answer = plan_options(
-        HardwareOptions(
-            export=given.export,
-            flow=given.flow,
-            inputs=given.inputs,
-            functions=given.functions,
+        fill_options(
+            HardwareOptions,
+            given,
             models=given.model or (),
             targets=given.target or (),
-            precision=given.precision,
-            hardware=given.hardware,
-            catalogue=given.catalogue,
             profiles=given.profile or (),
-            rate=given.rate,
-            budget=given.budget,
-            late_usd=given.late_usd,
-            max_devices=given.max_devices,
-            pairs=given.pairs,
-            link_gbit=given.link_gbit,
-            max_kinds=given.max_kinds,
-            split=given.split,
-            terms=given.terms,
-            objective=given.objective,
-            have=given.have or (),
-            worker=given.worker,
-            today=given.today,
-            what_if=given.what_if or (),
-            simulate=given.simulate,
         )
     )
     if given.deploy is not None:

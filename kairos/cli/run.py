@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from kairos.cli.flow_options import (
@@ -23,100 +24,98 @@ from kairos.cli.flow_options import (
     retrieval,
     switched_off,
 )
+from kairos.cli.options import fill_options, with_options
 from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
 
-_Out = Annotated[
-    Path,
-    typer.Option(
-        help="The table to write: .jsonl, .csv, .tsv, .parquet, .arrow. It must not be there yet."
-    ),
-]
-_Inputs = Annotated[
-    Path | None,
-    typer.Option(
-        help="The table of rows: .jsonl, .json, .csv, .tsv (these also .gz), .parquet, .arrow, "
-        ".feather. A batch has its own."
-    ),
-]
-_Host = Annotated[
-    Path | None,
-    typer.Option(
-        help="A .toml file of models, instead of engines: each device of this machine serves "
-        "one model at a time. Kairos starts and stops the engines."
-    ),
-]
-_Revision = Annotated[
-    str,
-    typer.Option(help="Revision of the models; a change invalidates cached results."),
-]
-_NoCache = Annotated[bool, typer.Option("--no-cache", help="Results of earlier runs do not count.")]
-_Concurrency = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=5000,
-        help=r"Calls, and functions, and requests of embedding or ranking, at once "
-        r"\[what the engines say; with --url 64].",
-    ),
-]
-_MaxCalls = Annotated[
-    int | None,
-    typer.Option(min=1, help="Maximum number of calls; a resumed run may make as many again."),
-]
-_MaxTokens = Annotated[
-    int | None,
-    typer.Option(min=1, help="Maximum number of tokens; a resumed run may use as many again."),
-]
-_ServiceClass = Annotated[
-    str, typer.Option("--class", help="Class of service of the calls; batch: what is spare.")
-]
-_Log = Annotated[
-    Path | None,
-    typer.Option(help="Log facts and decisions here, for `kairos explain`. Needs --engine."),
-]
-_Learnt = Annotated[
-    Path | None,
-    typer.Option(
-        "--profile",
-        help=r"Profile of the flow, from kairos profile: for batches of processors, for times "
-        r"with --host, for forecasts with --engine-profile \[FLOW.profile.json if present].",
-    ),
-]
-_EngineProfile = Annotated[
-    str | None,
-    typer.Option(help="Engine profile, to show predicted next to actual times. Needs --engine."),
-]
+
+class RunFlow(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the command."""
+
+    flow: FlowFile
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The table to write: .jsonl, .csv, .tsv, .parquet, .arrow. It must not be there "
+            "yet."
+        ),
+    ]
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            help="The table of rows: .jsonl, .json, .csv, .tsv (these also .gz), .parquet, .arrow, "
+            ".feather. A batch has its own."
+        ),
+    ] = None
+    engine: Engines = None
+    url: Url = None
+    host: Annotated[
+        Path | None,
+        typer.Option(
+            help="A .toml file of models, instead of engines: each device of this machine serves "
+            "one model at a time. Kairos starts and stops the engines."
+        ),
+    ] = None
+    api_key_env: ApiKeyEnv = None
+    model: Model = None
+    functions: FunctionsFile = None
+    embedder: Embedders = None
+    reranker: Rerankers = None
+    collections: CollectionsPlace = None
+    without: Without = None
+    revision: Annotated[
+        str,
+        typer.Option(help="Revision of the models; a change invalidates cached results."),
+    ] = ""
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Results of earlier runs do not count.")
+    ] = False
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=5000,
+            help=r"Calls, and functions, and requests of embedding or ranking, at once "
+            r"\[what the engines say; with --url 64].",
+        ),
+    ] = None
+    max_calls: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum number of calls; a resumed run may make as many again."),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum number of tokens; a resumed run may use as many again."),
+    ] = None
+    service_class: Annotated[
+        str, typer.Option("--class", help="Class of service of the calls; batch: what is spare.")
+    ] = "batch"
+    log: Annotated[
+        Path | None,
+        typer.Option(help="Log facts and decisions here, for `kairos explain`. Needs --engine."),
+    ] = None
+    learnt: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile",
+            help=r"Profile of the flow, from kairos profile: for batches of processors, for times "
+            r"with --host, for forecasts with --engine-profile \[FLOW.profile.json if present].",
+        ),
+    ] = None
+    engine_profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Engine profile, to show predicted next to actual times. Needs --engine."
+        ),
+    ] = None
+    on: On = None
+    partitions: Partitions = None
+    results: Results = None
+    directory: Directory = None
 
 
-def run(
-    flow: FlowFile,
-    out: _Out,
-    inputs: _Inputs = None,
-    engine: Engines = None,
-    url: Url = None,
-    host: _Host = None,
-    api_key_env: ApiKeyEnv = None,
-    model: Model = None,
-    functions: FunctionsFile = None,
-    embedder: Embedders = None,
-    reranker: Rerankers = None,
-    collections: CollectionsPlace = None,
-    without: Without = None,
-    revision: _Revision = "",
-    no_cache: _NoCache = False,
-    concurrency: _Concurrency = None,
-    max_calls: _MaxCalls = None,
-    max_tokens: _MaxTokens = None,
-    service_class: _ServiceClass = "batch",
-    log: _Log = None,
-    learnt: _Learnt = None,
-    engine_profile: _EngineProfile = None,
-    on: On = None,
-    partitions: Partitions = None,
-    results: Results = None,
-    directory: Directory = None,
-) -> None:
+@with_options
+def run(given: RunFlow) -> None:
     """Run a declared workflow over a table: one row in, one row out, each exactly once.
 
     Everything is checked before anything is spent. Ctrl-C, a crash and a full disk lose nothing:
@@ -142,30 +141,14 @@ def run(
     """
     from kairos.workflows import FlowRuns, RunOptions
 
-    options = RunOptions(
-        flow=flow,
-        out=out,
-        inputs=inputs,
-        functions=functions,
-        engines=tuple(engine or ()),
-        url=url,
-        host=host,
-        api_key_env=api_key_env,
-        model=model,
-        retrieval=retrieval(embedder, reranker, collections),
-        passes=switched_off(without or []),
-        revision=revision,
-        uses_cache=not no_cache,
-        concurrency=concurrency,
-        max_calls=max_calls,
-        max_tokens=max_tokens,
-        service_class=service_class,
-        log_dir=log,
-        learnt=learnt,
-        engine_profile=engine_profile,
-        on=on,
-        partitions=partitions,
-        results=results,
+    options = fill_options(
+        RunOptions,
+        given,
+        engines=tuple(given.engine or ()),
+        retrieval=retrieval(given.embedder, given.reranker, given.collections),
+        passes=switched_off(given.without or []),
+        uses_cache=not given.no_cache,
+        log_dir=given.log,
     )
-    runs = FlowRuns(directory)
+    runs = FlowRuns(given.directory)
     run_loop(follow(runs, runs.prepare(options)))

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from kairos.cli.options import (
@@ -19,6 +20,7 @@ from kairos.cli.options import (
     TlsCertificate,
     TlsClientCa,
     TlsKey,
+    with_options,
 )
 from kairos.cli.running import has_files, ignore_hangups, on_hangup, run, stop_signal
 from kairos.core import SetupError
@@ -34,79 +36,75 @@ _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 Load = Callable[[], Settings]
 
 
-_Engine = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="An OpenAI-compatible upstream: URL[,max_num_seqs=N][,kv_tokens=N]; repeat for "
-        "each. Also [,priority=yes|no], vLLM's scheduling policy; [,token_us=N], µs per token; "
-        "[,phase=both|prefill|decode][,usd_per_hour=N]. Values reported by the engine take "
-        "precedence. For TLS to it: [,ca=FILE][,client_certificate=FILE][,client_key=FILE]."
-    ),
-]
-_Port = Annotated[int | None, typer.Option(help=f"Port to listen on [{SERVE.port}]; 0: any.")]
-_AdminPort = Annotated[
-    int | None,
-    typer.Option(
-        help="Port of the operators' routes, by which engines are added and removed, too; on "
-        f"loopback [{SERVE.admin_port}]."
-    ),
-]
-_AdminHosts = Annotated[
-    str | None,
-    typer.Option(
-        help="NAME[,NAME]: host names for requests to the operators' routes, in addition to "
-        "localhost and addresses."
-    ),
-]
-_AllowedHosts = Annotated[
-    str | None,
-    typer.Option(
-        help="NAME[,NAME]: host names by which callers may ask while no API key is asked for, "
-        "in addition to localhost, this machine's name and any address; *: any."
-    ),
-]
-_Workers = Annotated[
-    int | None,
-    typer.Option(
-        help=f"Use more than one core: number of processes that take connections and perform "
-        "calls; one more decides for all of them "
-        rf"\[{SERVE.workers}: a single process does both]."
-    ),
-]
-_Log = Annotated[
-    Path | None, typer.Option(help="Keep facts and decisions (no bodies) in this directory.")
-]
-_Learnt = Annotated[
-    Path | None,
-    typer.Option(
-        help="Keep what is learnt of agents in this file, and begin with what it says "
-        r"\[learnt.json in the log's directory, if there is one]."
-    ),
-]
-_ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with any of these, and API keys.")
-]
+class Serve(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the command."""
+
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An OpenAI-compatible upstream: URL[,max_num_seqs=N][,kv_tokens=N]; repeat for "
+            "each. Also [,priority=yes|no], vLLM's scheduling policy; [,token_us=N], µs per token; "
+            "[,phase=both|prefill|decode][,usd_per_hour=N]. Values reported by the engine take "
+            "precedence. For TLS to it: [,ca=FILE][,client_certificate=FILE][,client_key=FILE]."
+        ),
+    ] = None
+    policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None
+    placement: Annotated[str | None, typer.Option(help=PLACEMENT_HELP)] = None
+    bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None
+    pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None
+    host: Annotated[str | None, typer.Option(help=f"Address to listen on [{SERVE.host}].")] = None
+    port: Annotated[int | None, typer.Option(help=f"Port to listen on [{SERVE.port}]; 0: any.")] = (
+        None
+    )
+    admin_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of the operators' routes, by which engines are added and removed, too; on "
+            f"loopback [{SERVE.admin_port}]."
+        ),
+    ] = None
+    admin_hosts: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME[,NAME]: host names for requests to the operators' routes, in addition to "
+            "localhost and addresses."
+        ),
+    ] = None
+    allowed_hosts: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME[,NAME]: host names by which callers may ask while no API key is asked for, "
+            "in addition to localhost, this machine's name and any address; *: any."
+        ),
+    ] = None
+    tls_certificate: TlsCertificate = None
+    tls_key: TlsKey = None
+    tls_client_ca: TlsClientCa = None
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Use more than one core: number of processes that take connections and perform "
+            "calls; one more decides for all of them "
+            rf"\[{SERVE.workers}: a single process does both]."
+        ),
+    ] = None
+    log: Annotated[
+        Path | None, typer.Option(help="Keep facts and decisions (no bodies) in this directory.")
+    ] = None
+    learnt: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep what is learnt of agents in this file, and begin with what it says "
+            r"\[learnt.json in the log's directory, if there is one]."
+        ),
+    ] = None
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with any of these, and API keys.")
+    ] = None
 
 
-def serve(
-    engine: _Engine = None,
-    policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None,
-    placement: Annotated[str | None, typer.Option(help=PLACEMENT_HELP)] = None,
-    bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None,
-    pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None,
-    host: Annotated[str | None, typer.Option(help=f"Address to listen on [{SERVE.host}].")] = None,
-    port: _Port = None,
-    admin_port: _AdminPort = None,
-    admin_hosts: _AdminHosts = None,
-    allowed_hosts: _AllowedHosts = None,
-    tls_certificate: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    tls_client_ca: TlsClientCa = None,
-    workers: _Workers = None,
-    log: _Log = None,
-    learnt: _Learnt = None,
-    config_file: _ConfigFile = None,
-) -> None:
+@with_options
+def serve(given: Serve) -> None:
     """Serve OpenAI's API in front of one or more engines.
 
     Every option can also be in the file, or in the environment as KAIROS_PORT and so on. The
@@ -117,28 +115,15 @@ def serve(
     Example: kairos serve --engine http://gpu1:8000 --engine http://gpu2:8000
     """
     arguments = {
-        "policy": policy,
-        "placement": placement,
-        "bus": bus,
-        "pool": pool,
-        "host": host,
-        "port": port,
-        "admin_port": admin_port,
-        "admin_hosts": split_list(admin_hosts) if admin_hosts else None,
-        "allowed_hosts": split_list(allowed_hosts) if allowed_hosts else None,
-        "tls_certificate": _path(tls_certificate),
-        "tls_key": _path(tls_key),
-        "tls_client_ca": _path(tls_client_ca),
-        "workers": workers,
-        "log_dir": _path(log),
-        "learnt_path": _path(learnt),
-        "engine": [parse_engine(text) for text in engine] if engine else None,
+        **_arguments(given),
+        "admin_hosts": split_list(given.admin_hosts) if given.admin_hosts else None,
+        "allowed_hosts": split_list(given.allowed_hosts) if given.allowed_hosts else None,
     }
-    load = partial(_engine_settings, "serve", config_file, arguments)
+    load = partial(_engine_settings, "serve", given.config_file, arguments)
     settings = load()
     if settings.bus != "memory" and settings.learnt_path is not None:
         raise SetupError("leave out --learnt: with --bus, what is learnt is on kairos.profiles")
-    again = load if has_files(config_file, settings) else None
+    again = load if has_files(given.config_file, settings) else None
     if settings.workers:
         os.environ.setdefault(_BLAS_THREADS, "1")
         run(_supervise(settings, again), asyncio.new_event_loop)
@@ -192,30 +177,43 @@ def _engine_settings(
     return settings
 
 
-def _path(told: Path | None) -> str | None:
-    return None if told is None else str(told)
+def _arguments(given: "Serve | Balance") -> dict[str, object]:
+    """Return the options as settings, by their names there."""
+    found: dict[str, object] = {}
+    for name, value in msgspec.structs.asdict(given).items():
+        setting = {"log": "log_dir", "learnt": "learnt_path"}.get(name, name)
+        found[setting] = str(value) if isinstance(value, Path) else value
+    del found["config_file"]
+    if given.engine:
+        found["engine"] = [parse_engine(text) for text in given.engine]
+    return found
 
 
-def balance(
-    bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None,
-    pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None,
+class Balance(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the command."""
+
+    bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None
+    pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None
     engine: Annotated[
         list[str] | None,
         typer.Option(help="An engine of the pool, as `kairos serve` takes it; repeat."),
-    ] = None,
-    policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None,
-    placement: Annotated[str | None, typer.Option(help=PLACEMENT_HELP)] = None,
+    ] = None
+    policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None
+    placement: Annotated[str | None, typer.Option(help=PLACEMENT_HELP)] = None
     host: Annotated[
         str | None, typer.Option(help=f"Address of /health and /metrics [{SERVE.host}].")
-    ] = None,
-    port: Annotated[int, typer.Option(help="Port of /health and /metrics; 0: any.")] = 8003,
+    ] = None
+    port: Annotated[int, typer.Option(help="Port of /health and /metrics; 0: any.")] = 8003
     log: Annotated[
         Path | None, typer.Option(help="Keep facts and decisions (no bodies) in this directory.")
-    ] = None,
+    ] = None
     config_file: Annotated[
         Path | None, typer.Option("--config", help="TOML file with any of these, and [kafka].")
-    ] = None,
-) -> None:
+    ] = None
+
+
+@with_options
+def balance(given: Balance) -> None:
     """Decide for a pool of engines over Kafka, or stand by, without serving clients over HTTP.
 
     Of all `kairos balance` and `kairos serve --bus` of a pool one decides at a time; if it dies,
@@ -224,24 +222,14 @@ def balance(
 
     Example: kairos balance --bus kafka://broker:9092 --engine http://gpu1:8000
     """
-    arguments = {
-        "bus": bus,
-        "pool": pool,
-        "engine": [parse_engine(text) for text in engine] if engine else None,
-        "policy": policy,
-        "placement": placement,
-        "host": host,
-        "port": port,
-        "log_dir": _path(log),
-    }
-    load = partial(_engine_settings, "balance", config_file, arguments)
+    load = partial(_engine_settings, "balance", given.config_file, _arguments(given))
     settings = load()
     if settings.bus == "memory":
         raise SetupError("name the bus: kairos balance --bus kafka://HOST:PORT")
     if settings.is_over_pools:
         known = ", ".join(settings.pools)[:1000]
         raise SetupError(f"name the pool to decide for: kairos balance --pool NAME, of {known}")
-    run(_balance(settings, load if has_files(config_file, settings) else None))
+    run(_balance(settings, load if has_files(given.config_file, settings) else None))
 
 
 async def _balance(settings: Settings, load: Load | None) -> None:

@@ -8,88 +8,84 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from kairos.cli import load_options
 from kairos.cli.flow_options import FunctionsFile, Without, switched_off
+from kairos.cli.options import fill_options, with_options
 from kairos.core import PLACEMENT_NAMES, POLICY_NAMES, SECOND, SetupError
 from kairos.settings import Settings
 
 if TYPE_CHECKING:
     from kairos.observe import FactLog
-    from kairos.simulate import Simulation, SimulationOptions
+    from kairos.simulate import Simulation
 
 DEFAULTS = Settings()
 POLICIES, PLACEMENTS = ", ".join(sorted(POLICY_NAMES)), ", ".join(sorted(PLACEMENT_NAMES))
 LOG_FILES = 1_000_000  # a simulation's log is whole
 
 
-_Scenario = Annotated[
-    Path | None,
-    typer.Option(help="A scenario file: applications, arrivals, instances and their failures."),
-]
-_Flow = Annotated[Path | None, typer.Option(help="A declared workflow, over the rows of --inputs.")]
-_Policy = Annotated[
-    str | None, typer.Option(help=rf"Order of the queue \[{DEFAULTS.policy}]: {POLICIES}.")
-]
-_Placement = Annotated[
-    str | None,
-    typer.Option(help=rf"Choice of the instance \[{DEFAULTS.placement}]: {PLACEMENTS}."),
-]
-_Versus = Annotated[
-    str | None, typer.Option(help="Another policy: the same runs under it too, compared.")
-]
-_Instances = Annotated[
-    int | None, typer.Option(min=1, max=10_000, help=r"Engines that serve \[4].")
-]
-_Profile = Annotated[
-    str | None,
-    typer.Option(help=r"Profile of the engines: a name, or a file \[a40-llama3-8b]."),
-]
-_Seed = Annotated[
-    int | None, typer.Option(help=r"Seed of the arrivals and the workflows' order \[1].")
-]
-_Seeds = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        max=1000,
-        help="Runs, of as many seeds from --seed on: means, and how sure they are.",
-    ),
-]
-_Log = Annotated[
-    Path | None,
-    typer.Option(
-        help="Keep facts and decisions of the (first) run in this directory, for kairos "
-        "explain --log and kairos export --since all."
-    ),
-]
-_AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the metrics record, and nothing else.")
-]
+class Simulate(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the command."""
+
+    workflows: load_options.WorkflowsIfAny = None
+    scenario: Annotated[
+        Path | None,
+        typer.Option(help="A scenario file: applications, arrivals, instances and their failures."),
+    ] = None
+    flow: Annotated[
+        Path | None, typer.Option(help="A declared workflow, over the rows of --inputs.")
+    ] = None
+    inputs: Annotated[Path | None, typer.Option(help="The table of rows, for --flow.")] = None
+    functions: FunctionsFile = None
+    without: Without = None
+    policy: Annotated[
+        str | None, typer.Option(help=rf"Order of the queue \[{DEFAULTS.policy}]: {POLICIES}.")
+    ] = None
+    placement: Annotated[
+        str | None,
+        typer.Option(help=rf"Choice of the instance \[{DEFAULTS.placement}]: {PLACEMENTS}."),
+    ] = None
+    versus: Annotated[
+        str | None, typer.Option(help="Another policy: the same runs under it too, compared.")
+    ] = None
+    instances: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help=r"Engines that serve \[4].")
+    ] = None
+    profile: Annotated[
+        str | None,
+        typer.Option(help=r"Profile of the engines: a name, or a file \[a40-llama3-8b]."),
+    ] = None
+    rate: load_options.Rate = None
+    arrivals: load_options.Arrivals = None
+    count: load_options.Count = None
+    seed: Annotated[
+        int | None, typer.Option(help=r"Seed of the arrivals and the workflows' order \[1].")
+    ] = None
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=1000,
+            help="Runs, of as many seeds from --seed on: means, and how sure they are.",
+        ),
+    ] = 1
+    max_context: load_options.MaxContext = None
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep facts and decisions of the (first) run in this directory, for kairos "
+            "explain --log and kairos export --since all."
+        ),
+    ] = None
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the metrics record, and nothing else.")
+    ] = False
 
 
-def simulate(
-    workflows: load_options.WorkflowsIfAny = None,
-    scenario: _Scenario = None,
-    flow: _Flow = None,
-    inputs: Annotated[Path | None, typer.Option(help="The table of rows, for --flow.")] = None,
-    functions: FunctionsFile = None,
-    without: Without = None,
-    policy: _Policy = None,
-    placement: _Placement = None,
-    versus: _Versus = None,
-    instances: _Instances = None,
-    profile: _Profile = None,
-    rate: load_options.Rate = None,
-    arrivals: load_options.Arrivals = None,
-    count: load_options.Count = None,
-    seed: _Seed = None,
-    seeds: _Seeds = 1,
-    max_context: load_options.MaxContext = None,
-    log: _Log = None,
-    as_json: _AsJson = False,
-) -> None:
+@with_options
+def simulate(given: Simulate) -> None:
     """See what a policy would have done: recorded workflows on a pool of simulated vLLM engines.
 
     What decides is what decides in a live Kairos: the same balancer, policies, placements and
@@ -114,67 +110,38 @@ def simulate(
 
     kairos simulate --flow summarise.yaml --inputs docs.jsonl --instances 2 --without cse
     """
-    if flow is not None:
-        if any((workflows, scenario, versus, rate, arrivals, count, log)):
+    if given.flow is not None:
+        alone = ("workflows", "scenario", "versus", "rate", "arrivals", "count", "log")
+        if any(getattr(given, name) for name in alone):
             raise SetupError("--flow is run alone: --instances, --profile, --policy, --placement")
-        chosen = (instances, profile, policy, placement)
-        _simulate_flow((flow, inputs, functions), without or [], chosen, as_json=as_json)
+        _simulate_flow(given, given.flow)
         return
-    from kairos.simulate import SimulationOptions
+    from kairos.simulate import SimulationOptions, prepare_simulation
 
-    asked = SimulationOptions(
-        workflows=workflows,
-        scenario=scenario,
-        policy=policy,
-        versus=versus,
-        placement=placement,
-        instances=instances,
-        profile=profile,
-        rate=rate,
-        arrivals=arrivals,
-        count=count,
-        seed=seed,
-        seeds=seeds,
-        max_context=max_context,
-    )
-    _simulate(asked, log, as_json=as_json)
-
-
-def _simulate(asked: "SimulationOptions", log: Path | None, *, as_json: bool) -> None:
-    from kairos.simulate import prepare_simulation
-
+    asked = fill_options(SimulationOptions, given)
     with _progress() as on_second:
         simulation = prepare_simulation(asked, on_second)
-        with _log(log) as facts, _interrupted_by_ctrl_c(simulation):
+        with _log(given.log) as facts, _interrupted_by_ctrl_c(simulation):
             simulation.run(facts)
     if simulation.done:
-        _show(simulation, as_json=as_json)
+        _show(simulation, as_json=given.as_json)
     if simulation.is_interrupted:
         typer.echo(f"kairos: interrupted; {_told_so_far(simulation)}", err=True)
     if facts is not None and facts.is_failing:
-        raise SetupError(f"the log in {log} is not whole: make room, and simulate it again")
+        raise SetupError(f"the log in {given.log} is not whole: make room, and simulate it again")
     if simulation.is_interrupted:
         raise typer.Exit(130)
 
 
-def _simulate_flow(
-    files: tuple[Path, Path | None, Path | None],
-    without: list[str],
-    chosen: tuple[int | None, str | None, str | None, str | None],
-    *,
-    as_json: bool,
-) -> None:
-    """Simulate a flow.
-
-    `files`: the flow, its table, its functions; `chosen`: options of the pool.
-    """
-    import msgspec
-
+def _simulate_flow(given: Simulate, flow: Path) -> None:
     from kairos.simulate import pool_options, simulate_flow_file
     from kairos.workflows import Passes
 
-    run = simulate_flow_file(*files, Passes(**switched_off(without)), pool_options(*chosen))
-    typer.echo(msgspec.json.encode(run).decode() if as_json else "\n".join(run.lines()))
+    passes = Passes(**switched_off(given.without or []))
+    pool = pool_options(given.instances, given.profile, given.policy, given.placement)
+    run = simulate_flow_file(flow, given.inputs, given.functions, passes, pool)
+    shown = msgspec.json.encode(run).decode() if given.as_json else "\n".join(run.lines())
+    typer.echo(shown)
 
 
 @contextmanager
