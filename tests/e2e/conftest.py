@@ -11,6 +11,7 @@ from aiohttp import web
 
 from kairos.gateway.server import http
 from kairos.host import child_process
+from tests.e2e.cli.flow_runs import Runs, answering
 from tests.e2e.client import LIMIT_S
 from tests.e2e.engine import Engine
 from tests.e2e.served import serving
@@ -91,6 +92,12 @@ async def served(kairos, engine):
 async def standin():
     async with standins.serve(standins.StandInSettings(model="tiny")) as served:
         yield served
+
+
+@pytest.fixture
+def runs(tmp_path, engine):
+    """Runs of declared workflows before the engine, which answers each prompt in its own way."""
+    return Runs(tmp_path, answering(engine))
 
 
 @pytest.fixture

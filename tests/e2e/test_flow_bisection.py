@@ -7,7 +7,6 @@ import pytest
 from aiohttp import web
 
 from kairos.settings import RetrievalSettings
-from tests.e2e.cli.flow_runs import Runs, answering
 from tests.support.simulate.standin import vector
 
 FLOW = """
@@ -90,11 +89,6 @@ def embedding(engine, way):
 
 def with_poison(*numbers):
     return [row | {"docs": [POISON, "b"]} if row["id"] in numbers else row for row in ROWS]
-
-
-@pytest.fixture
-def runs(tmp_path, engine):
-    return Runs(tmp_path, answering(engine))
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -15,7 +15,6 @@ from examples.minilm import ALIAS, FOR_VLLM, unpack_minilm, write_minilm
 from kairos.settings import RetrievalSettings
 from tests.e2e.cli.flow_runs import (
     ROOT,
-    Runs,
     answering,
     command,
     kairos_command,
@@ -48,11 +47,6 @@ ROWS = [
 ]
 ITEMS = len(ROWS) * (32 // 4 + 1 + 4)  # passages and questions embedded, passages ranked
 IN_HAND = 16 + 32  # a batch of each sort, answered when nobody was there to hear it
-
-
-@pytest.fixture
-def runs(tmp_path, engine):
-    return Runs(tmp_path, answering(engine))
 
 
 class Embedders:

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from kairos.settings import RetrievalSettings
 from kairos.workflows import Functions
-from tests.e2e.cli.flow_runs import Runs, answering, completion
+from tests.e2e.cli.flow_runs import completion
 
 FLOW = """
 flow: t
@@ -24,11 +24,6 @@ operators:
   said: {kind: llm, prompt: "{{ row.x }}"}
 outputs: {said: said}
 """
-
-
-@pytest.fixture
-def runs(tmp_path, engine):
-    return Runs(tmp_path, answering(engine))
 
 
 def having(function, **given):

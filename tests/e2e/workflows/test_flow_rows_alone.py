@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kairos.workflows.declare.python_file import SetupError, load_functions
-from tests.e2e.cli.flow_runs import Runs, answering
+from tests.e2e.cli.flow_runs import answering
 from tests.e2e.flows import invoke, kept_in, put
 
 FLOW = """
@@ -77,11 +77,6 @@ TAKEN = {
     "keys that are numbers": (lambda: {1: 2}, {"1": 2}),
     "a large number": (lambda: 2**70, 2**70),
 }
-
-
-@pytest.fixture
-def runs(tmp_path, engine):
-    return Runs(tmp_path, answering(engine))
 
 
 def raising(error):

@@ -35,11 +35,6 @@ outputs: {said: said}
 """
 
 
-@pytest.fixture
-def runs(tmp_path, engine):
-    return Runs(tmp_path, answering(engine))
-
-
 def texts(count):
     return [{"text": f"text {n}"} for n in range(count)]
 

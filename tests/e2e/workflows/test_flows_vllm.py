@@ -1,6 +1,5 @@
 """How systems carry out a flow before real engines, and the command that compares them."""
 
-import json
 import subprocess
 import sys
 from functools import partial
@@ -11,21 +10,18 @@ from experiments import flows_vllm_run
 from experiments.e47_flows_real import (
     DECLARED,
     DEVICE_SYSTEMS,
-    IN_ONE_PROCESS,
     ONE,
     POOL_SYSTEMS,
     TOPOLOGICAL,
 )
 from experiments.fidelity_engines import Limits
-from experiments.flow_systems import AS_DECLARED, KAIROS, OPWISE, UNDECLARED
-from experiments.flow_workloads import map_reduce, trading
+from experiments.flow_systems import AS_DECLARED, KAIROS, OPWISE
+from experiments.flow_workloads import map_reduce
 from experiments.flows_vllm_run import on_devices, on_engines
 from experiments.switching import rows as documents
 from experiments.switching import workflow
 from kairos.core import SetupError
-from kairos.proxy import HttpLLM
 from kairos.workflows import Passes
-from kairos.workflows.run import flow_run as service
 from kairos.workflows.run.engine_host import HostedEngine, HostedModel, HostFile
 from kairos.workflows.start.hosted_pool import hosted_pool
 from tests.e2e.cli.flow_runs import answering
@@ -42,10 +38,6 @@ def planned(workload, system):
     return workload.flow.compile(Passes() if system in DECLARED else AS_DECLARED)
 
 
-def operator_of(call):
-    return json.loads(call.body)["messages"][0]["content"].split(".")[0]
-
-
 @pytest.mark.parametrize("system", POOL_SYSTEMS)
 async def test_every_system_ends_all_rows_before_two_engines(engines, system):
     # Answers take a while: one engine that answers at once could have all calls.
@@ -59,89 +51,6 @@ async def test_every_system_ends_all_rows_before_two_engines(engines, system):
     assert ran.s > 0
     used = [each for each in pool if each.calls]
     assert len(used) == (1 if system == ONE else 2)
-
-
-async def test_declared_equal_operators_are_called_once_and_undeclared_ones_each(engines):
-    engine, workload = answering(await engines()), trading()
-    rows = workload.rows(1, 1)
-    calls = {}
-    for system in (KAIROS, OPWISE):
-        ran = await on_engines(planned(workload, system), rows, system, [engine.url], LIMITS)
-        calls[system] = ran.calls
-    assert calls == {KAIROS: 81, OPWISE: 88}
-
-
-async def test_operator_wise_an_operator_begins_when_all_rows_have_the_one_before(engines):
-    engine, workload = answering(await engines(), delay_s=0.01), map_reduce(3)
-    plan, rows = planned(workload, OPWISE), workload.rows(5, 1)
-    await on_engines(plan, rows, OPWISE, [engine.url], LIMITS)
-    order = [operator_of(call) for call in engine.calls]
-    assert order == sorted(order, key=order.index)
-    assert len(set(order)) == 4
-
-
-async def test_one_at_a_time_no_call_begins_before_the_last_has_ended(engines):
-    engine, workload = await engines(), map_reduce(3)
-    under_way, most = 0, 0
-    answer = answering(engine, delay_s=0.01).answer
-
-    async def counted(request):
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        try:
-            return await answer(request)
-        finally:
-            under_way -= 1
-
-    engine.answer = counted
-    await on_engines(planned(workload, ONE), workload.rows(2, 1), ONE, [engine.url], LIMITS)
-    assert most == 1
-
-
-async def test_the_undeclared_flow_declares_nothing(engines, monkeypatch):
-    told = []
-
-    async def declare(self, app, plan):
-        told.append(app)
-
-    monkeypatch.setattr(HttpLLM, "declare_plan", declare)
-    engine, workload = answering(await engines()), map_reduce(1)
-    for system in (UNDECLARED, KAIROS):
-        plan, rows = planned(workload, system), workload.rows(1, 1)
-        await on_engines(plan, rows, system, [engine.url], LIMITS)
-    assert told == ["map_reduce"]
-
-
-async def test_all_but_one_have_a_kairos_in_another_process(engines, monkeypatch):
-    served, serving = [], flows_vllm_run.serving
-
-    def counted(options, engines):
-        served.append(system)
-        return serving(options, engines)
-
-    monkeypatch.setattr(flows_vllm_run, "serving", counted)
-    engine, workload = answering(await engines()), map_reduce(1)
-    for system in (KAIROS, UNDECLARED, IN_ONE_PROCESS):
-        plan, rows = planned(workload, system), workload.rows(1, 1)
-        await on_engines(plan, rows, system, [engine.url], LIMITS)
-    assert served == [KAIROS, UNDECLARED]
-
-
-async def test_a_declared_run_knows_what_engines_hold_that_another_process_has(
-    engines, monkeypatch
-):
-    limits, executor = [], service.Executor
-
-    def counted(plan, given):
-        limits.append(given)
-        return executor(plan, given)
-
-    monkeypatch.setattr(service, "Executor", counted)
-    pool, workload = [answering(await engines()), answering(await engines())], map_reduce(1)
-    plan, rows = planned(workload, KAIROS), workload.rows(1, 1)
-    await on_engines(plan, rows, KAIROS, [each.url for each in pool], LIMITS)
-    assert [each.kv_tokens for each in limits] == [2 * 1023 * 32]
 
 
 async def test_rows_that_fail_are_told(engines):

@@ -8,7 +8,7 @@ import pytest
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
 from kairos.workflows.compile.retrieval import passages
-from tests.e2e.cli.flow_runs import Runs, answering, kairos_command, write_rows
+from tests.e2e.cli.flow_runs import answering, kairos_command, write_rows
 from tests.support.simulate.standin import StandInSettings, serve
 
 ASK = """
@@ -61,12 +61,6 @@ async def embedders():
 async def reranker():
     async with serve(StandInSettings(model="bge")) as standin:
         yield standin
-
-
-@pytest.fixture
-def runs(tmp_path, engine):
-    answering(engine)
-    return Runs(tmp_path, engine)
 
 
 def passages_of(rows):
