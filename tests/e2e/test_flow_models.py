@@ -39,10 +39,13 @@ def said(text, role="user"):
     return {"role": role, "content": text}
 
 
+def ask(client, flow="reports", **given):
+    given = {"messages": [said("Kairos")]} | given
+    return client.chat.completions.create(model=f"flow/{flow}", **given)
+
+
 async def test_a_flow_is_a_model_for_an_unchanged_client(served, client, engine):
-    answer = await client.chat.completions.create(
-        model="flow/reports", messages=[said("Be kind.", "system"), said("Kairos")]
-    )
+    answer = await ask(client, messages=[said("Be kind.", "system"), said("Kairos")])
 
     assert answer.choices[0].message.content == "<Judge: <Summarise: Kairos>>"
     assert answer.choices[0].finish_reason == "stop"
@@ -54,12 +57,7 @@ async def test_a_flow_is_a_model_for_an_unchanged_client(served, client, engine)
 
 
 async def test_its_answer_may_be_a_stream(client):
-    stream = await client.chat.completions.create(
-        model="flow/reports",
-        messages=[said("Kairos")],
-        stream=True,
-        stream_options={"include_usage": True},
-    )
+    stream = await ask(client, stream=True, stream_options={"include_usage": True})
     chunks = [chunk async for chunk in stream]
 
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
@@ -70,13 +68,9 @@ async def test_its_answer_may_be_a_stream(client):
     assert {chunk.model for chunk in chunks} == {"flow/reports"}
 
 
-async def test_the_answer_is_streamed_as_the_last_operator_says_it(served, client, engine):
-    def part(text, finish=None):
-        choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
-        return b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode()
-
-    end = part("is.", "stop") + b"data: [DONE]\n\n"
-    whole, streamed = engine.answer, engine.stream(part("It "), end)
+def streaming(engine, *parts):
+    """Let the engine stream these parts where a stream is asked for."""
+    whole, streamed = engine.answer, engine.stream(*parts)
 
     async def answer(request):
         asked = json.loads(await request.read())
@@ -84,9 +78,15 @@ async def test_the_answer_is_streamed_as_the_last_operator_says_it(served, clien
 
     engine.answer = answer
     engine.release()
-    stream = await client.chat.completions.create(
-        model="flow/reports", messages=[said("Kairos")], stream=True
-    )
+
+
+async def test_the_answer_is_streamed_as_the_last_operator_says_it(client, engine):
+    def part(text, finish=None):
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+        return b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode()
+
+    streaming(engine, part("It "), part("is.", "stop") + b"data: [DONE]\n\n")
+    stream = await ask(client, stream=True)
     texts = aiter(chunk.choices[0].delta.content async for chunk in stream)
     assert [await anext(texts), await anext(texts)] == ["", "It "]
     await engine.called(2)
@@ -94,53 +94,39 @@ async def test_the_answer_is_streamed_as_the_last_operator_says_it(served, clien
     assert [text async for text in texts] == ["is.", None]
 
 
-async def test_an_answer_that_breaks_off_is_an_error_in_the_stream(served, client, engine):
-    part = b'data: {"choices": [{"index": 0, "delta": {"content": "It "}}]}\n\n'
-    whole, streamed = engine.answer, engine.stream(part)
-
-    async def answer(request):
-        asked = json.loads(await request.read())
-        return await (streamed if asked.get("stream") else whole)(request)
-
-    engine.answer = answer
-    engine.release()
-    stream = await client.chat.completions.create(
-        model="flow/reports", messages=[said("Kairos")], stream=True
-    )
+async def test_an_answer_that_breaks_off_is_an_error_in_the_stream(client, engine):
+    streaming(engine, b'data: {"choices": [{"index": 0, "delta": {"content": "It "}}]}\n\n')
+    stream = await ask(client, stream=True)
     with pytest.raises(openai.APIError, match="verdict"):
         async for _ in stream:
             pass
 
 
 async def test_usage_is_told_in_a_stream_only_where_it_is_asked_for(client):
-    stream = await client.chat.completions.create(
-        model="flow/reports", messages=[said("Kairos")], stream=True
-    )
-    assert {chunk.usage async for chunk in stream} == {None}
+    assert {chunk.usage async for chunk in await ask(client, stream=True)} == {None}
 
 
 async def test_the_column_messages_has_the_whole_conversation(served, client):
     assert (await put(served, TALK, "talk")).status == 200
     messages = [said("a"), said("b", "assistant"), said("c")]
-    answer = await client.chat.completions.create(model="flow/talk", messages=messages)
+    answer = await ask(client, "talk", messages=messages)
     assert answer.choices[0].message.content == "<user=a;assistant=b;user=c;>"
 
 
 async def test_texts_in_parts_are_put_together_and_pictures_are_refused(client):
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    answer = await client.chat.completions.create(model="flow/reports", messages=[said(parts)])
+    answer = await ask(client, messages=[said(parts)])
     assert "Summarise: one\ntwo" in answer.choices[0].message.content
 
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
     with pytest.raises(openai.BadRequestError, match="not a text"):
-        await client.chat.completions.create(model="flow/reports", messages=[said([picture])])
+        await ask(client, messages=[said([picture])])
 
 
 async def test_several_outputs_are_json(served, client):
     await put(served, REPORTS)
-    answer = await client.chat.completions.create(model="flow/reports", messages=[said("x")])
-    assert answer.choices[0].message.content == (
-        '{"verdict":"<Judge: <Summarise: x>>","summary":"<Summarise: x>"}'
+    assert (await ask(client)).choices[0].message.content == (
+        '{"verdict":"<Judge: <Summarise: Kairos>>","summary":"<Summarise: Kairos>"}'
     )
 
 
@@ -154,14 +140,11 @@ outputs: {reply: reply}
 """
     await put(served, two, "two")
     with pytest.raises(openai.BadRequestError, match="needs the columns 'question', 'tone'"):
-        await client.chat.completions.create(model="flow/two", messages=[said("x")])
+        await ask(client, "two")
 
-    answer = await client.chat.completions.create(
-        model="flow/two",
-        messages=[said("why?")],
-        extra_body={"inputs": {"tone": "kind"}, "settings": {"reply.max_tokens": 4}},
-    )
-    assert answer.choices[0].message.content == "<kind: why?>"
+    more = {"inputs": {"tone": "kind"}, "settings": {"reply.max_tokens": 4}}
+    answer = await ask(client, "two", extra_body=more)
+    assert answer.choices[0].message.content == "<kind: Kairos>"
     assert b'"max_tokens":4' in engine.calls[-1].body
 
 
@@ -175,16 +158,15 @@ async def test_flows_are_listed_among_the_models(served, client):
 
 async def test_a_flow_that_is_not_there_is_404_and_says_what_to_do(client, engine):
     with pytest.raises(openai.NotFoundError, match="PUT /v1/flows/others") as raised:
-        await client.chat.completions.create(model="flow/others", messages=[said("x")])
+        await ask(client, "others")
     assert raised.value.code == "flow_not_found"
     assert engine.calls == []
 
 
 async def test_what_a_flow_cannot_be_asked_is_refused(client):
     for given in ({"n": 2}, {"messages": [said("x", "system")]}, {"messages": []}):
-        asked = {"messages": [said("x")]} | given
         with pytest.raises(openai.BadRequestError):
-            await client.chat.completions.create(model="flow/reports", **asked)
+            await ask(client, **given)
     with pytest.raises(openai.BadRequestError, match="asked as a chat"):
         await client.completions.create(model="flow/reports", prompt="x")
     with pytest.raises(openai.BadRequestError, match="asked as a chat"):
@@ -193,11 +175,7 @@ async def test_what_a_flow_cannot_be_asked_is_refused(client):
 
 async def test_a_flow_calls_no_flow(client):
     with pytest.raises(openai.NotFoundError, match="flow/reports"):
-        await client.chat.completions.create(
-            model="flow/reports",
-            messages=[said("x")],
-            extra_body={"settings": {"summary.model": "flow/reports"}},
-        )
+        await ask(client, extra_body={"settings": {"summary.model": "flow/reports"}})
 
 
 async def test_where_there_are_no_flows_their_models_are_not_known(kairos, engine):
@@ -215,9 +193,9 @@ async def test_another_tenants_flow_is_no_model(kairos, engine, tmp_path):
     async with client_of(served.url, "acme") as acme, client_of(served.url, "bolt") as bolt:
         assert len((await acme.models.list()).data) == 2
         assert len((await bolt.models.list()).data) == 1
-        await acme.chat.completions.create(model="flow/reports", messages=[said("x")])
+        await ask(acme)
         with pytest.raises(openai.NotFoundError):
-            await bolt.chat.completions.create(model="flow/reports", messages=[said("x")])
+            await ask(bolt)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -234,19 +212,13 @@ async def test_a_client_that_leaves_ends_the_calls_of_the_flow(served, engine, s
     assert served.service.brain.balancer.waiting == 0
 
 
-async def test_deadlines_and_budgets_hold(client, served, engine):
+async def test_deadlines_and_budgets_hold(client, engine):
     with pytest.raises(openai.PermissionDeniedError) as spent:
-        await client.chat.completions.create(
-            model="flow/reports", messages=[said("x")], extra_headers={"X-Kairos-Budget-Calls": "1"}
-        )
+        await ask(client, extra_headers={"X-Kairos-Budget-Calls": "1"})
     assert spent.value.code == "budget_calls"
     engine.answer = engine.when_released
     with pytest.raises(openai.InternalServerError) as late:
-        await client.chat.completions.create(
-            model="flow/reports",
-            messages=[said("x")],
-            extra_headers={"X-Kairos-Deadline-Ms": "200"},
-        )
+        await ask(client, extra_headers={"X-Kairos-Deadline-Ms": "200"})
     assert (late.value.status_code, late.value.code) == (504, "deadline_exceeded")
 
 

@@ -64,8 +64,8 @@ def refusal(status: int, message: str, retry_after: str | None = None) -> Answer
 class Model:
     """Answers each call with the next of its answers; the last one for ever."""
 
-    def __init__(self) -> None:
-        self.answers: list = [Answer()]
+    def __init__(self, *answers: object) -> None:
+        self.answers: list = [*answers] or [Answer()]
         self.calls: list[tuple[dict, Mapping[str, str]]] = []  # bodies, and headers as over HTTP
         self.slept: list[float] = []
         self.patience = Patience(sleep=self._sleep)
@@ -244,8 +244,7 @@ class TestEitherWay:
         assert [body for body, _ in model.calls] == [{"model": "tiny"}, {"model": "other"}]
 
     async def test_a_refusal_for_now_is_tried_again_as_the_same_call(self, calling):
-        model = Model()
-        model.answers = [refusal(429, "full", "3"), refusal(503, "no", "?"), Answer()]
+        model = Model(refusal(429, "full", "3"), refusal(503, "no", "?"), Answer())
         async with calling(model) as llm:
             assert await llm.complete({}, IDENTITY) == completion()
         assert model.slept == [3, 1]
@@ -253,8 +252,7 @@ class TestEitherWay:
         assert {told["X-Request-Id"] for _, told in model.calls} == {"r"}
 
     async def test_the_fifth_refusal_is_the_last(self, calling):
-        model = Model()
-        model.answers = [refusal(429, "the queue is full")]
+        model = Model(refusal(429, "the queue is full"))
         async with calling(model) as llm:
             with pytest.raises(Unavailable, match="answered 429: the queue is full"):
                 await llm.complete({}, IDENTITY)
@@ -272,8 +270,7 @@ class TestEitherWay:
         ids=["400", "504", "no JSON", "nothing", "no object"],
     )
     async def test_an_error_says_the_same(self, calling, answer, error, message):
-        model = Model()
-        model.answers = [answer]
+        model = Model(answer)
         async with calling(model) as llm:
             with pytest.raises(error, match=f"^{message}"):
                 await llm.complete({}, IDENTITY)
@@ -350,8 +347,7 @@ class TestBus:
         }
 
     async def test_replies_to_others_and_replies_said_again_reach_nobody(self, connection):
-        model = Model()
-        model.answers = [LOST]
+        model = Model(LOST)
         async with over_bus(connection, model) as llm:
             asked = asyncio.create_task(llm.complete({}, {"X-Request-Id": "mine"}))
             message = await llm.taker.message(1)
@@ -367,16 +363,14 @@ class TestBus:
             assert llm._waiting == {}
 
     async def test_a_reply_that_is_lost_is_asked_for_again_under_the_same_name(self, connection):
-        model = Model()
-        model.answers = [LOST, Answer()]
+        model = Model(LOST, Answer())
         async with over_bus(connection, model, timeout_s=0.5) as llm:
             assert await llm.complete({}, {"X-Request-Id": "r"}) == completion()
         assert [told["X-Request-Id"] for _, told in model.calls] == ["r", "r"]
         assert [told["X-Kairos-Attempt"] for _, told in model.calls] == ["1", "2"]
 
     async def test_meanwhile_it_is_asked_for_again_and_that_is_no_new_attempt(self, connection):
-        model = Model()
-        model.answers = [LOST, LOST, Answer()]
+        model = Model(LOST, LOST, Answer())
         async with over_bus(connection, model, again_s=0.1) as llm:
             assert await llm.complete({}, {"X-Request-Id": "r"}) == completion()
         assert len(model.calls) >= 3
@@ -384,8 +378,7 @@ class TestBus:
         assert {told["X-Kairos-Attempt"] for _, told in model.calls} == {"1"}
 
     async def test_replies_that_never_come_are_an_error_in_the_end(self, connection):
-        model = Model()
-        model.answers = [LOST]
+        model = Model(LOST)
         async with over_bus(connection, model, timeout_s=0.05) as llm:
             with pytest.raises(Unavailable, match=r"no reply came within 0\.05 s"):
                 await llm.complete({}, {})
@@ -395,8 +388,7 @@ class TestBus:
         self, connection, monkeypatch, caplog
     ):
         monkeypatch.setattr(bus_llm, "_QUIET_S", 0.05)
-        model = Model()
-        model.answers = [LOST]
+        model = Model(LOST)
         async with over_bus(connection, model, timeout_s=1) as llm:
             with pytest.raises(Unavailable):
                 await llm.complete({}, {})
@@ -417,8 +409,7 @@ class TestBus:
         assert "no reply has come" not in caplog.text
 
     async def test_of_a_caller_that_leaves_the_pool_is_told(self, connection):
-        model = Model()
-        model.answers = [LOST]
+        model = Model(LOST)
         async with over_bus(connection, model) as llm:
             asked = asyncio.create_task(llm.complete({}, {"X-Request-Id": "r"}))
             await llm.taker.message(1)
@@ -434,8 +425,7 @@ class TestBus:
             assert await llm.complete({}, {"X-Request-Id": "s"}) == completion()
 
     async def test_whoever_leaves_with_its_process_is_told_of_too(self, connection):
-        model = Model()
-        model.answers = [LOST]
+        model = Model(LOST)
         async with over_bus(connection, model) as llm:
             asked = asyncio.create_task(llm.complete({}, {"X-Request-Id": "r"}))
             await llm.taker.message(1)
@@ -446,8 +436,7 @@ class TestBus:
             await llm.__aenter__()
 
     async def test_of_two_callers_under_one_name_the_later_gets_the_answer(self, connection):
-        model = Model()
-        model.answers = [LOST, Answer()]
+        model = Model(LOST, Answer())
         async with over_bus(connection, model) as llm:
             earlier = asyncio.create_task(llm.complete({}, {"X-Request-Id": "r"}))
             await llm.taker.message(1)
@@ -460,8 +449,7 @@ class TestBus:
         [b"", b"[]", b'{"status":"x"}', b'{"status":200', b"\xff", b'{"status":7,"body":{}}'],
     )
     async def test_a_reply_that_is_none_is_an_error(self, connection, value):
-        model = Model()
-        model.answers = [LOST]
+        model = Model(LOST)
         async with over_bus(connection, model) as llm:
             asked = asyncio.create_task(llm.complete({}, {"X-Request-Id": "r"}))
             await llm.taker.reply(await llm.taker.message(1), value)
@@ -476,8 +464,7 @@ class TestBus:
 
     @pytest.mark.kafka
     async def test_calls_outlive_a_crash_of_the_broker(self, broker):
-        model = Model()
-        model.answers = [LOST]
+        model = Model(LOST)
         async with over_bus(cluster_of(Settings(bus=broker.url), {}), model) as llm:
             waits = asyncio.create_task(llm.complete({}, {"X-Request-Id": "before"}))
             message = await llm.taker.message(1)

@@ -15,7 +15,7 @@ from kairos.workflows.declare.yaml_file import read_yaml
 from kairos.workflows.run import driver
 from kairos.workflows.run.journal import RunJournal
 from kairos.workflows.run.rows import ROW_BYTES
-from tests.e2e.cli.flow_runs import Runs, answer_to, answering, completion, read_rows
+from tests.e2e.cli.flow_runs import Runs, answer_to, answering, read_rows
 from tests.support.workflows.naive import Naive
 
 SUMMARIES = """
@@ -283,19 +283,6 @@ async def test_functions_run_beside_the_loop_with_a_key_of_their_own(runs):
     assert threading.main_thread() not in threads
 
 
-async def test_functions_may_be_coroutines_and_must_give_json(runs):
-    async def make(text):
-        await asyncio.sleep(0)
-        return {1, 2} if text == "text 0" else object()
-
-    runs.functions.effect(make)
-    await runs.run(CALLS, texts(2))
-
-    assert [row["made"] for row in runs.out()] == [[1, 2]]
-    (error,) = runs.out("out.errors.jsonl")
-    assert "object" in error["error"]
-
-
 async def test_a_running_kairos_knows_rows_as_workflows_and_operators_as_agents(runs, kairos):
     gateway = await kairos(runs.engine.url)
     record = await runs.run(SUMMARIES, questions(4, contexts=4), engines=(), url=gateway.url)
@@ -325,22 +312,6 @@ async def test_calls_that_are_refused_for_now_are_made_again(runs):
     await runs.run(ECHO, texts(3))
 
     assert runs.out() == naive(ECHO, texts(3))
-
-
-async def test_an_answer_that_was_cut_and_one_that_is_none_are_told_apart(runs):
-    answering(
-        runs.engine,
-        lambda body: (
-            completion("cut", "length")
-            if "text 0" in str(body)
-            else web.json_response({"choices": []})
-        ),
-    )
-    await runs.run(ECHO.replace("retries: 0", "retries: 0, on_cut: keep"), texts(2))
-
-    assert [row["said"] for row in runs.out()] == ["cut"]
-    (error,) = runs.out("out.errors.jsonl")
-    assert "not a chat completion" in error["error"]
 
 
 @pytest.mark.parametrize(("bound", "most"), [("BACKLOG", 20), ("BACKLOG_BYTES", 20_000)])
@@ -421,19 +392,28 @@ async def test_a_program_runs_a_flow_that_it_declares_and_goes_on_with_it(runs):
     assert runs.out() == naive(ECHO, texts(20))
 
 
+EMBEDS = ECHO.replace(
+    "outputs: {said: said}",
+    "  vector: {kind: embed, inputs: {texts: said}}\noutputs: {vector: vector}",
+)
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"model": "nope"}, "no engine serves the model 'nope'; served: tiny"),
+        ({"model": "nope"}, "no engine serves the model 'nope'; served: one, other"),
+        ({}, "there are one, other: choose one with --model"),
         ({"out": "missing/out.jsonl"}, "there is no directory"),
         ({"out": "out.docx"}, "is not a known format"),
         ({"engines": ()}, "name who performs the calls"),
         ({"rows": [{"n": 1}]}, "no column 'text', which the flow needs; it has 'n'"),
         ({"rows": "missing.jsonl"}, "missing.jsonl: cannot be read"),
         ({"flow": CALLS, "rows": texts(1)}, "no function 'make' is registered"),
+        ({"flow": EMBEDS, "model": "one"}, r"operator 'vector' is of kind embed.*--embedder URL"),
     ],
 )
 async def test_what_cannot_run_is_refused_before_anything_is_spent(runs, fields, says):
+    runs.engine.models = ["one", "other"]
     given = {"flow": ECHO, "rows": texts(1)} | fields
     with pytest.raises(SetupError, match=says):
         await runs.run(**given)
@@ -442,33 +422,11 @@ async def test_what_cannot_run_is_refused_before_anything_is_spent(runs, fields,
     assert runs.store.all() == []
 
 
-async def test_a_flow_that_names_no_model_needs_one_where_several_are_served(runs):
-    runs.engine.models = ["one", "other"]
-
-    with pytest.raises(SetupError, match="there are one, other: choose one with --model"):
-        await runs.run(ECHO, texts(1))
-
-
 async def test_an_engine_that_does_not_answer_is_named(runs, unused_port, monkeypatch):
     monkeypatch.setattr("kairos.cli.run_engines.JOIN_S", 0.5)
 
     with pytest.raises(SetupError, match=rf"no engine can be used: 127.0.0.1:{unused_port}: "):
         await runs.run(ECHO, texts(1), engines=(f"http://127.0.0.1:{unused_port}",))
-
-
-async def test_a_flow_whose_processors_are_not_there_is_refused_before_anything_is_spent(runs):
-    flow = """
-flow: ask
-operators:
-  row: {kind: input}
-  said: {kind: llm, prompt: "{{ row.text }}"}
-  vector: {kind: embed, inputs: {texts: said}}
-outputs: {vector: vector}
-"""
-    with pytest.raises(SetupError, match=r"operator 'vector' is of kind embed.*--embedder URL"):
-        await runs.run(flow, texts(3))
-    assert runs.prompts() == []
-    assert runs.store.all() == []
 
 
 JSON_FLOW = """

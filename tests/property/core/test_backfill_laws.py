@@ -8,14 +8,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kairos.core import (
-    QUANTILES,
     Arrived,
     Dispatch,
-    Distribution,
     Finished,
     FirstToken,
     InstanceJoined,
-    ProfilesLearnt,
 )
 from kairos.core.dispatcher.demand import SLOT_US
 from kairos.core.scheduler.guard import NO_GUARD
@@ -31,22 +28,7 @@ KV = 1000
 ANSWERS = [50, 100, 250, 400]  # an agent each, that always says as much
 
 
-def always(value):
-    return Distribution(float(value), (float(value),) * QUANTILES)
-
-
-KNOWN = ProfilesLearnt(
-    tuple(
-        learnt.profile(
-            f"agent{n}",
-            [n * TOKEN_US],
-            tenant="default",
-            call_us=always(n * TOKEN_US),
-            completion_tokens=always(n),
-        )
-        for n in ANSWERS
-    )
-)
+KNOWN = learnt.known(ANSWERS, TOKEN_US)
 CALLS = st.lists(
     st.tuples(
         st.integers(0, 6).map(lambda slots: slots * SLOT_US),  # since the one before

@@ -12,16 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kairos.core import (
-    QUANTILES,
     Arrived,
     Cancelled,
     Dispatch,
-    Distribution,
     Finished,
     FirstToken,
     InstanceJoined,
     InstanceLeft,
-    ProfilesLearnt,
     Tick,
 )
 from kairos.core.dispatcher.demand import SLOT_AT, SLOT_US
@@ -41,23 +38,7 @@ FOREVER = 10**9
 NEVER, AT_ONCE = float("inf"), 0  # when the first that waits gets a reservation
 
 
-def always(value):
-    return Distribution(float(value), (float(value),) * QUANTILES)
-
-
-KNOWN = ProfilesLearnt(
-    tuple(
-        learnt.profile(
-            f"agent{n}",
-            [n * TOKEN_US],
-            tenant=tenant,
-            call_us=always(n * TOKEN_US),
-            completion_tokens=always(n),
-        )
-        for n in ANSWERS
-        for tenant in TENANTS
-    )
-)
+KNOWN = learnt.known(ANSWERS, TOKEN_US, TENANTS)
 
 
 class Pool:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.core import PLACEMENTS, QUANTILES, SECOND, Distribution, Ledger
+from kairos.core import PLACEMENTS, SECOND, Ledger
 from kairos.core.dispatcher.demand import SLOT_US
+from tests.support.core import learnt
 from tests.support.examples import examples
 from tests.support.simulate import build
 
@@ -16,13 +17,9 @@ TOKEN_US = 50_000
 ANSWERS = (20, 100, 400, 1_300, 4_000, 12_000)
 
 
-def always(value):
-    return Distribution(float(value), (float(value),) * QUANTILES)
-
-
 KNOWN = {
-    "tokens": {f"a{n}": always(n) for n in ANSWERS},
-    "latency_us": {f"a{n}": always(n * TOKEN_US) for n in ANSWERS},
+    "tokens": {f"a{n}": learnt.always(n) for n in ANSWERS},
+    "latency_us": {f"a{n}": learnt.always(n * TOKEN_US) for n in ANSWERS},
 }
 
 

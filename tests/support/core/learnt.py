@@ -2,7 +2,7 @@
 
 from random import Random
 
-from kairos.core import QUANTILES, AgentProfile, Distribution
+from kairos.core import QUANTILES, AgentProfile, Distribution, ProfilesLearnt
 from kairos.core.orchestrator.profiles import CallSample
 from kairos.core.position import Position
 
@@ -30,6 +30,28 @@ def distribution(values):
     ordered = sorted(values)
     quantiles = tuple(float(ordered[i * len(ordered) // QUANTILES]) for i in range(QUANTILES))
     return Distribution(mean=sum(quantiles) / QUANTILES, quantiles=quantiles)
+
+
+def always(value):
+    """What is the same each time."""
+    return Distribution(float(value), (float(value),) * QUANTILES)
+
+
+def known(answers, token_us, tenants=("default",)):
+    """Agents `agentN`, of which each always says N tokens."""
+    return ProfilesLearnt(
+        tuple(
+            profile(
+                f"agent{n}",
+                [n * token_us],
+                tenant=tenant,
+                call_us=always(n * token_us),
+                completion_tokens=always(n),
+            )
+            for n in answers
+            for tenant in tenants
+        )
+    )
 
 
 def profile(agent, remaining_us, *, app="app", tenant="t", samples=QUANTILES, **fields):
