@@ -29,9 +29,12 @@ class Answer:
         assert "Traceback" not in error["message"]
         return error
 
-    def is_to_be_retried(self, code):
+    def is_refused(self, status, code):
         """Check that it says so, and why."""
-        assert (self.status, self.error()["code"]) == (503, code)
+        assert (self.status, self.error()["code"]) == (status, code)
+
+    def is_to_be_retried(self, code):
+        self.is_refused(503, code)
         assert self.headers["retry-after"] == "1"
 
 

@@ -181,8 +181,7 @@ async def test_a_flow_calls_no_flow(client):
 async def test_where_there_are_no_flows_their_models_are_not_known(kairos, engine):
     answers(engine)
     served = await kairos(engine.url)
-    answer = await served.chat(model="flow/reports")
-    assert (answer.status, answer.error()["code"]) == (404, "model_not_found")
+    (await served.chat(model="flow/reports")).is_refused(404, "model_not_found")
 
 
 async def test_another_tenants_flow_is_no_model(kairos, engine, tmp_path):

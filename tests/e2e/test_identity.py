@@ -157,7 +157,5 @@ async def test_the_class_of_service_is_the_headers_within_what_the_key_may_ask_f
         assert (await ask(key, name)).status == 200
     said = [fact.request.service_class for fact in served.facts.all(Arrived)]
     assert said == ["batch", "standard", "standard", "batch"]
-    refused = await ask("acme", "interactive")
-    assert (refused.status, refused.error()["code"]) == (403, "class_not_allowed")
-    wrong = await ask("bell", "urgent")
-    assert (wrong.status, wrong.error()["code"]) == (400, "invalid_request")
+    (await ask("acme", "interactive")).is_refused(403, "class_not_allowed")
+    (await ask("bell", "urgent")).is_refused(400, "invalid_request")

@@ -52,8 +52,12 @@ def client_of(kairos, context):
     )
 
 
-async def test_calls_are_answered_whole_and_streamed(kairos, standin, authority, trusting):
-    served = await kairos(standin.url, **pair(authority.issue()))
+@pytest.fixture
+async def served(kairos, standin, authority):
+    return await kairos(standin.url, **pair(authority.issue()))
+
+
+async def test_calls_are_answered_whole_and_streamed(served, trusting):
     assert served.url.startswith("https://127.0.0.1:")
     async with client_of(served, trusting) as client:
         for _ in range(2):
@@ -87,8 +91,7 @@ asyncio.run(ask())
 
 
 @pytest.mark.parametrize("program", [BY_OPENAI, BY_KAIROS])
-async def test_clients_heed_the_authority_in_the_environment(kairos, standin, authority, program):
-    served = await kairos(standin.url, **pair(authority.issue()))
+async def test_clients_heed_the_authority_in_the_environment(served, authority, program):
     command = [sys.executable, "-c", program, f"{served.url}/v1"]
     for more, says in (({}, ""), ({"SSL_CERT_FILE": authority.ca}, "['tiny']\n")):
         done = await asyncio.to_thread(
@@ -114,8 +117,7 @@ async def test_bodies_of_megabytes_pass_both_ways(kairos, engine, authority, tru
     assert json.loads(engine.calls[0].body)["messages"] == body["messages"]
 
 
-async def test_a_client_without_the_authority_does_not_connect(kairos, standin, authority):
-    served = await kairos(standin.url, **pair(authority.issue()))
+async def test_a_client_without_the_authority_does_not_connect(served):
     async with client_of(served, True) as client:
         with pytest.raises(openai.APIConnectionError):
             await client.models.list()
@@ -134,8 +136,7 @@ async def test_operators_show_certificates_where_callers_need_none(
     assert (await served.operate("GET", "status", ssl=shown)).status == 200
 
 
-async def test_http_without_tls_is_told_what_is_needed(kairos, standin, authority):
-    served = await kairos(standin.url, **pair(authority.issue()))
+async def test_http_without_tls_is_told_what_is_needed(served):
     wire = await served.connect()
     await wire.post(CHAT, BODY)
     answer = await wire.answer()

@@ -285,8 +285,7 @@ async def test_what_is_no_engine_is_refused_with_the_reason(served, engine, body
 
 
 async def test_one_that_is_there_is_not_added_again(served, engine):
-    refused = await add(served, engine, max_num_seqs=7)
-    assert (refused.status, refused.error()["code"]) == (409, "instance_exists")
+    (await add(served, engine, max_num_seqs=7)).is_refused(409, "instance_exists")
     status = (await served.operate("GET", "status")).json()
     assert status["instances"][name(engine)]["max_num_seqs"] == 256
 
@@ -300,8 +299,7 @@ async def test_there_are_only_so_many_and_those_that_drain_count(kairos, engines
     await first.called()
     assert (await add(served, second)).status == 201
     await remove(served, first)
-    refused = await add(served, third)
-    assert (refused.status, refused.error()["code"]) == (409, "too_many_instances")
+    (await add(served, third)).is_refused(409, "too_many_instances")
     assert (await add(served, first)).status == 201
     await served.facts.seen(InstanceJoined, 3)
     first.release()

@@ -109,8 +109,7 @@ async def test_where_nobody_has_a_role_or_nothing_is_written_down_nothing_is_don
 ):
     body = json.dumps(ACTS[what]).encode()
     open_to_all = await kairos(standin.url, audit_log=audited.path)
-    refused = await told(open_to_all, f"act/{what}", own(open_to_all), body)
-    assert (refused.status, refused.error()["code"]) == (403, "cannot_act")
+    (await told(open_to_all, f"act/{what}", own(open_to_all), body)).is_refused(403, "cannot_act")
     unwritten = await kairos(standin.url, key=keys("admin"))
     refused = await done(unwritten, what, ACTS[what])
     assert "set audit_log" in refused.error()["message"]

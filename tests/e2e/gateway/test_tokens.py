@@ -42,6 +42,11 @@ async def code(served, token, status=401):
     return told["code"], told["message"]
 
 
+@pytest.fixture
+async def served(kairos, standin, issuer):
+    return await kairos(standin.url, oidc=oidc(issuer))
+
+
 async def test_openais_client_calls_with_a_token_as_the_tenant_and_app_that_it_names(
     kairos, standin, issuer
 ):
@@ -57,8 +62,7 @@ async def test_openais_client_calls_with_a_token_as_the_tenant_and_app_that_it_n
     assert issuer.asked == 1
 
 
-async def test_each_tenant_sees_its_own_workflows_alone(kairos, standin, issuer):
-    served = await kairos(standin.url, oidc=oidc(issuer))
+async def test_each_tenant_sees_its_own_workflows_alone(served, issuer):
     acme, umbrella = issuer.token(), issuer.token(tenant="umbrella")
     headers = bearer(acme) | {"x-kairos-workflow-id": "w1"}
     assert (await served.chat(headers=headers)).status == 200
@@ -68,10 +72,7 @@ async def test_each_tenant_sees_its_own_workflows_alone(kairos, standin, issuer)
     assert (await served.ask("GET", "/v1/agents", headers=bearer("a.b.c"))).status == 401
 
 
-async def test_a_wrong_token_is_answered_as_openai_does_and_its_client_says_so(
-    kairos, standin, issuer
-):
-    served = await kairos(standin.url, oidc=oidc(issuer))
+async def test_a_wrong_token_is_answered_as_openai_does_and_its_client_says_so(served, issuer):
     options = {"base_url": f"{served.url}/v1", "max_retries": 0}
     async with openai.AsyncOpenAI(api_key=issuer.token(aud="billing"), **options) as client:
         with pytest.raises(openai.AuthenticationError, match="is for another audience"):
@@ -95,10 +96,7 @@ async def test_keys_of_the_file_count_beside_tokens(kairos, standin, issuer):
     assert arrived == ["umbrella", "acme"]
 
 
-async def test_a_call_waits_for_the_keys_when_the_issuer_has_exchanged_them(
-    kairos, standin, issuer, soon
-):
-    served = await kairos(standin.url, oidc=oidc(issuer))
+async def test_a_call_waits_for_the_keys_when_the_issuer_has_exchanged_them(soon, served, issuer):
     old = issuer.token()
     assert (await served.chat(headers=bearer(old))).status == 200
     issuer.keys = [new_key("ES256", "two")]
@@ -110,8 +108,7 @@ async def test_a_call_waits_for_the_keys_when_the_issuer_has_exchanged_them(
     assert (await code(served, old))[0] == "invalid_token"  # its key is published no more
 
 
-async def test_made_up_names_of_keys_make_kairos_ask_seldom(kairos, standin, issuer):
-    served = await kairos(standin.url, oidc=oidc(issuer))
+async def test_made_up_names_of_keys_make_kairos_ask_seldom(served, issuer):
     assert (await served.chat(headers=bearer(issuer.token()))).status == 200
     for number in range(50):
         token = issuer.token(header={"kid": f"k{number}"})
@@ -141,10 +138,7 @@ async def test_while_the_issuer_is_away_keys_serve_and_tokens_are_told_to_come_a
     assert "were fetched again" in told[1]
 
 
-async def test_what_cannot_be_fetched_leaves_the_keys_as_they_were(
-    kairos, standin, issuer, soon, caplog
-):
-    served = await kairos(standin.url, oidc=oidc(issuer))
+async def test_what_cannot_be_fetched_leaves_the_keys_as_they_were(soon, served, issuer, caplog):
     good = issuer.token()
     assert (await served.chat(headers=bearer(good))).status == 200
 
@@ -200,14 +194,12 @@ async def test_a_silent_issuer_holds_a_call_for_as_long_as_a_fetch_may_take(
 
     issuer.answer = silent
     served = await kairos(standin.url, oidc=oidc(issuer))
-    answer = await served.chat(headers=bearer(issuer.token()))
-    assert (answer.status, answer.error()["code"]) == (503, "issuer_unreachable")
+    (await served.chat(headers=bearer(issuer.token()))).is_refused(503, "issuer_unreachable")
 
 
 async def test_a_client_that_leaves_while_keys_are_fetched_leaves_nothing_behind(
-    kairos, standin, issuer, soon
+    soon, served, issuer
 ):
-    served = await kairos(standin.url, oidc=oidc(issuer))
     assert (await served.chat(headers=bearer(issuer.token()))).status == 200
     asked, released = asyncio.Event(), asyncio.Event()
 

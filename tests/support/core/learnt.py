@@ -33,12 +33,12 @@ def distribution(values):
 
 
 def always(value):
-    """What is the same each time."""
+    """A distribution that is this value each time."""
     return Distribution(float(value), (float(value),) * QUANTILES)
 
 
 def known(answers, token_us, tenants=("default",)):
-    """Agents `agentN`, of which each always says N tokens."""
+    """Profiles of agents `agentN`: each always says N tokens."""
     return ProfilesLearnt(
         tuple(
             profile(
