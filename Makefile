@@ -126,7 +126,7 @@ test-long: $(INSTALLED)  ## what needs no service, but more time than the gate h
 		-m "long and not kafka and not vllm and not frameworks and not real and not browser" $(call marked,long)
 
 test-laws: $(INSTALLED)  ## laws on freshly drawn examples, 200 each: of what is compiled, and of its source
-	@KAIROS_EXAMPLES=random $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile -m hypothesis \
+	@KAIROS_EXAMPLES=random $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile -m "hypothesis and not ray" \
 		$$(grep -lr --include='test_*.py' hypothesis tests)
 	@KAIROS_EXAMPLES=random KAIROS_INTERPRETED=1 $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile \
 		-m "hypothesis and (interpreted or both)" $(call marked,(interpreted|both))

@@ -97,6 +97,9 @@ class NaiveStore:
             made[row] = Resumed(None if outcome == "failed" else digest, results)
         return made
 
+    def has_ended(self, row):
+        return self.ends.get(row, ("failed",))[0] != "failed"
+
     def ended(self, outcome):
         return [(row, *self.ends[row]) for row in sorted(self.ends) if self.ends[row][0] == outcome]
 
@@ -141,6 +144,8 @@ def apply(store, naive, name, change):
     if name == "keep":
         row, node, signature, value, shared, until_end = change
         signature = f"{signature} {until_end}"  # one signature either passes or stays
+        if until_end and naive.has_ended(row):
+            return  # nobody keeps for later what only its row's end waits for
         naive.keep(row, node, signature, value, shared, until_end)
         store.keep_result(0, row, node, signature, value, shared=shared, until_end=until_end)
     elif name == "end":

@@ -39,7 +39,11 @@ def json_values(keys):
     )
 
 
-KNOWN = {name for name in RIGHT if name.isidentifier()}
+NEVER_PASS = {
+    *("priority", "kv_transfer_params", "ec_transfer_params", "vllm_xargs"),
+    *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
+}
+KNOWN = {name for name in RIGHT if name.isidentifier()} | NEVER_PASS
 values = json_values(texts)
 fields = st.dictionaries(texts.filter(lambda name: name not in KNOWN), values, max_size=5)
 
