@@ -13,8 +13,10 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 LIMIT_S = 60
 
 
-def key(tenant, **given):
-    return KeySettings(sha256=sha256(tenant.encode()).hexdigest(), tenant=tenant, **given)
+def key(shown, tenant=None, **given):
+    """Settings of a key, whose tenant has the same name unless it is given."""
+    digest = sha256(shown.encode()).hexdigest()
+    return KeySettings(sha256=digest, tenant=tenant or shown, **given)
 
 
 def client_of(url, key="acme", max_retries=0):

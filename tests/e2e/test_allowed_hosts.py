@@ -3,16 +3,15 @@
 import asyncio
 import json
 import socket
-from hashlib import sha256
 from urllib.parse import urlsplit
 
 import pytest
 
-from kairos.settings import KeySettings
+from tests.e2e.batch_files import key
 from tests.e2e.client import LIMIT_S
 
 OWN = socket.gethostname()
-KEY = KeySettings(sha256=sha256(b"right").hexdigest(), tenant="acme")
+KEY = key("right", "acme")
 
 # What a browser says of a page, and what the page may: status, and code of the error.
 ALLOWED, NO_NAME, FOREIGN = (200, None), (421, "unknown_host"), (403, "foreign_origin")

@@ -1,7 +1,5 @@
 """`kairos health` and `kairos explain` against a running Kairos, with and without TLS."""
 
-import asyncio
-import os
 import socket
 
 import pytest
@@ -15,18 +13,10 @@ def authority(tmp_path):
     return Authority(tmp_path)
 
 
-async def run(*arguments, fresh=False, **environ):
+async def run(*arguments, **given):
     """Exit status, and what it said."""
-    process = await forked.start(
-        *("kairos.cli.main", *arguments),
-        fresh=fresh,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, **environ},
-    )
-    async with asyncio.timeout(60):
-        said, _ = await process.communicate()
-    return process.returncode, said.decode().strip()
+    status, printed, said = await forked.outcome(*arguments, **given)
+    return status, (printed + said).strip()
 
 
 async def test_one_that_is_well_is_told_by_the_exit_status(kairos, standin):

@@ -1,13 +1,11 @@
 """Who makes a call, and whether they may."""
 
-from hashlib import sha256
-
 import pytest
 from msgspec.structs import replace
 
 from kairos.core import Arrived, WorkflowEnded
 from kairos.gateway import Gateway
-from kairos.settings import KeySettings
+from tests.e2e.batch_files import key
 from tests.support.settings.quotas import QuotaSettings
 
 CHAT = "/v1/chat/completions"
@@ -103,11 +101,7 @@ async def test_a_final_session_request_ends_the_workflow(served):
     assert (await served.facts.seen(WorkflowEnded)).workflow_id == "s-1"
 
 
-KEYS = tuple(
-    KeySettings(sha256=sha256(name.encode()).hexdigest(), tenant=name) for name in ("acme", "bell")
-)
-
-
+KEYS = key("acme"), key("bell")
 ROUTES = [
     ("POST", CHAT),
     ("POST", "/v1/completions"),
@@ -153,8 +147,8 @@ async def test_the_class_of_service_is_the_headers_within_what_the_key_may_ask_f
         named = {} if name is None else {"X-Kairos-Class": name}
         return await served.chat(headers={"Authorization": f"Bearer {key}"} | named)
 
-    for key, name in (("acme", None), ("acme", "standard"), ("bell", None), ("bell", "batch")):
-        assert (await ask(key, name)).status == 200
+    for tenant, name in (("acme", None), ("acme", "standard"), ("bell", None), ("bell", "batch")):
+        assert (await ask(tenant, name)).status == 200
     said = [fact.request.service_class for fact in served.facts.all(Arrived)]
     assert said == ["batch", "standard", "standard", "batch"]
     (await ask("acme", "interactive")).is_refused(403, "class_not_allowed")

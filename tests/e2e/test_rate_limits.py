@@ -3,20 +3,18 @@
 
 import asyncio
 import signal
-from hashlib import sha256
 
 import openai
 import pytest
 from msgspec.structs import replace
 
 from kairos.core import Arrived, EntitlementsChanged
-from kairos.settings import KeySettings
+from tests.e2e.batch_files import key
 from tests.e2e.cluster.test_pool import Pool, stack, until  # noqa: F401 - a fixture
 from tests.e2e.test_workers import decider_of, serve  # noqa: F401 - a fixture
 from tests.support.settings.quotas import QuotaSettings, ServiceClassSettings
 
-ACME = KeySettings(sha256=sha256(b"acme").hexdigest(), tenant="acme")
-BELL = KeySettings(sha256=sha256(b"bell").hexdigest(), tenant="bell")
+ACME, BELL = key("acme"), key("bell")
 QUOTA = QuotaSettings(tenant="acme", calls_per_minute=2, tokens_per_minute=60_000)
 AUTHORIZATION = {"Authorization": "Bearer acme"}
 FILE = f"""
@@ -88,7 +86,7 @@ async def test_who_has_no_quota_is_told_of_none(kairos, standin):
 
 
 async def test_a_key_that_has_a_name_has_a_quota_of_its_own(kairos, standin):
-    named = KeySettings(sha256=sha256(b"ci").hexdigest(), tenant="acme", name="ci")
+    named = key("ci", "acme", name="ci")
     quota = QuotaSettings(tenant="acme", key="ci", calls_per_minute=1)
     served = await kairos(standin.url, key=(ACME, named), quota=(quota,))
     first, _ = await create(served.url, "ci")

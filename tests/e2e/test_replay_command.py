@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import signal
-from contextlib import asynccontextmanager
 
 from aiohttp import web
 
@@ -15,29 +13,13 @@ from tests.support.simulate.model import write_workflows
 LIMIT_S = 60.0
 
 
-@asynccontextmanager
-async def started(*options, open_files=None, fresh=False, **environ):
-    process = await forked.start(
-        *("kairos.cli.main", "replay", *options),
-        open_files=open_files,
-        fresh=fresh,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "COLUMNS": "150", **environ},
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+def started(*options, **given):
+    return forked.running("replay", *options, COLUMNS="150", **given)
 
 
-async def replayed(*options, **given):
+def replayed(*options, **given):
     """Exit status, what it printed, and what it said beside."""
-    async with started(*options, **given) as process, asyncio.timeout(LIMIT_S):
-        printed, said = await process.communicate()
-        return process.returncode, printed.decode(), said.decode()
+    return forked.outcome("replay", *options, COLUMNS="150", **given)
 
 
 def recorded(path, *workflows):

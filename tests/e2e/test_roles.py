@@ -1,12 +1,12 @@
 """Roles: who may call, who may see the operators' routes, and who may change instances by them."""
 
 from base64 import b64encode
-from hashlib import sha256
 
 import pytest
 
 from kairos.core import Finished
-from kairos.settings import EngineSettings, KeySettings, OidcSettings, Settings
+from kairos.settings import EngineSettings, OidcSettings, Settings
+from tests.e2e.batch_files import key
 
 ROLES = ("caller", "viewer", "admin")
 
@@ -16,10 +16,7 @@ def bearer(token):
 
 
 def keys(*roles):
-    return tuple(
-        KeySettings(sha256=sha256(role.encode()).hexdigest(), tenant="ops", role=role, name=role)
-        for role in roles
-    )
+    return tuple(key(role, "ops", role=role, name=role) for role in roles)
 
 
 async def statuses(served, headers=None):
@@ -143,8 +140,7 @@ async def test_once_operators_had_keys_no_other_is_let_in_even_when_the_last_is_
 
 
 async def test_a_viewer_sees_workflows_and_agents_of_every_tenant(kairos, standin):
-    acme = KeySettings(sha256=sha256(b"acme").hexdigest(), tenant="acme")
-    served = await kairos(standin.url, key=(acme, *keys("viewer")))
+    served = await kairos(standin.url, key=(key("acme"), *keys("viewer")))
     headers = bearer("acme") | {"x-kairos-workflow-id": "run/1", "x-kairos-agent": "writer"}
     assert (await served.chat(headers=headers)).status == 200
     await served.facts.seen(Finished)

@@ -3,11 +3,10 @@
 import asyncio
 import json
 from datetime import UTC, datetime
-from hashlib import sha256
 
 from aiohttp import web
 
-from kairos.settings import KeySettings
+from tests.e2e.batch_files import key
 from tests.e2e.served import serving
 
 CHAT = "/v1/chat/completions"
@@ -15,12 +14,8 @@ CLIENTS_KEY, UNKNOWN_KEY, ENGINES_KEY = "client-7c1d", "unknown-9a2f", "engine-b
 EXPIRED_KEY = "expired-40cc"
 BODY = "body-5f60"
 KEYS = (
-    KeySettings(sha256=sha256(CLIENTS_KEY.encode()).hexdigest(), tenant="acme"),
-    KeySettings(
-        sha256=sha256(EXPIRED_KEY.encode()).hexdigest(),
-        tenant="acme",
-        expires=datetime(2026, 1, 1, tzinfo=UTC),
-    ),
+    key(CLIENTS_KEY, "acme"),
+    key(EXPIRED_KEY, "acme", expires=datetime(2026, 1, 1, tzinfo=UTC)),
 )
 
 
@@ -44,8 +39,8 @@ async def test_keys_and_bodies_are_in_no_log(engine, tmp_path, monkeypatch, capl
     assert BODY not in logged
     assert BODY not in "".join(str(answer.error()) for answer in refused)
     told = "".join(f"{answer.headers}{answer.body}" for answer in refused + others)
-    for key in (CLIENTS_KEY, UNKNOWN_KEY, EXPIRED_KEY, ENGINES_KEY):
-        assert key not in logged + told
+    for each in (CLIENTS_KEY, UNKNOWN_KEY, EXPIRED_KEY, ENGINES_KEY):
+        assert each not in logged + told
 
 
 def refusals(served):

@@ -1,22 +1,17 @@
 """One caller uses as much as one may; another is served."""
 
 import asyncio
-import hashlib
 from contextlib import asynccontextmanager
 
 import aiohttp
 from aiohttp import web
 
 from kairos.core import Arrived
-from kairos.settings import KeySettings
+from tests.e2e.batch_files import key
 from tests.e2e.client import Answer
 
 BODY = 2_000  # bytes of a prompt
 ONE, OTHER = "127.0.0.1", "127.0.0.2"
-
-
-def key_of(tenant):
-    return KeySettings(sha256=hashlib.sha256(tenant.encode()).hexdigest(), tenant=tenant)
 
 
 @asynccontextmanager
@@ -45,7 +40,7 @@ async def served_at_once(request):
 
 
 async def test_a_key_whose_calls_hold_its_share_is_refused_while_another_is_served(kairos, engine):
-    keys = tuple(map(key_of, ("greedy", "other")))
+    keys = tuple(map(key, ("greedy", "other")))
     served = await kairos(engine.url, key=keys, max_held_bytes=10 * BODY, max_body_bytes=BODY * 2)
     engine.answer = engine.when_released
     async with calling_from(served, ONE) as ask:
@@ -99,7 +94,7 @@ async def test_an_address_at_its_bound_of_connections_is_refused_while_another_i
 async def test_a_key_whose_calls_wait_in_its_share_of_places_is_refused_and_another_waits(
     kairos, engine
 ):
-    keys = tuple(map(key_of, ("greedy", "other")))
+    keys = tuple(map(key, ("greedy", "other")))
     served = await kairos(engine.url, key=keys, max_num_seqs=1, max_waiting=20)
     engine.answer = engine.when_released
     async with calling_from(served, ONE) as ask:

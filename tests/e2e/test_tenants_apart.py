@@ -1,11 +1,9 @@
 """Over HTTP nothing of one tenant is seen by another: names, ids, sessions, answers, figures."""
 
-import hashlib
-
 import pytest
 
 from kairos.core import Arrived
-from kairos.settings import KeySettings
+from tests.e2e.batch_files import key
 from tests.e2e.served import serving
 from tests.support.simulate import standin as standins
 
@@ -20,10 +18,7 @@ SPY = {"Authorization": "Bearer spy"}
 
 
 def keys():
-    return tuple(
-        KeySettings(sha256=hashlib.sha256(name.encode()).hexdigest(), tenant=f"{name}-tenant")
-        for name in ("honest", "spy")
-    )
+    return tuple(key(name, f"{name}-tenant") for name in ("honest", "spy"))
 
 
 @pytest.fixture

@@ -34,17 +34,20 @@ def to(collector, **given):
     return TelemetrySettings(otlp_endpoint=collector.url, **given)
 
 
+@pytest.fixture
+async def served(kairos, engine, collector):
+    return await kairos(engine.url, telemetry=to(collector))
+
+
 async def answered(request):
     content = {"role": "assistant", "content": "a secret answer"}
     return aiohttp.web.json_response({"choices": [{"message": content}], "usage": USAGE})
 
 
 async def test_a_call_goes_on_in_its_clients_trace_and_the_engines_spans_below_it(
-    kairos, engines, collector
+    served, engine, collector
 ):
-    engine = await engines()
     engine.answer = answered
-    served = await kairos(engine.url, telemetry=to(collector))
     headers = {"traceparent": SAMPLED, "tracestate": "vendor=x", "X-Kairos-Agent": "router"}
     assert (await served.chat(headers, max_tokens=9)).status == 200
     await collector.having(3)
@@ -82,30 +85,24 @@ async def test_a_call_goes_on_in_its_clients_trace_and_the_engines_spans_below_i
 
 
 async def test_what_a_client_says_that_is_no_tracestate_is_not_in_the_log(
-    kairos, engines, collector, caplog
+    served, engine, collector, caplog
 ):
-    engine = await engines()
     engine.answer = answered
-    served = await kairos(engine.url, telemetry=to(collector))
     headers = {"traceparent": SAMPLED, "tracestate": "words of a client"}
     assert (await served.chat(headers)).status == 200
     await collector.having(3)
     assert "words of a client" not in caplog.text
 
 
-async def test_no_word_of_prompts_and_answers_is_sent(kairos, engines, collector):
-    engine = await engines()
+async def test_no_word_of_prompts_and_answers_is_sent(served, engine, collector):
     engine.answer = answered
-    served = await kairos(engine.url, telemetry=to(collector))
     secret = [{"role": "user", "content": "a secret prompt"}]
     await served.chat({"traceparent": SAMPLED}, messages=secret)
     await collector.having(3)
     assert b"secret" not in b"".join(collector.bodies)
 
 
-async def test_a_recorded_call_is_an_exemplar_of_how_long_calls_take(kairos, engines, collector):
-    engine = await engines()
-    served = await kairos(engine.url, telemetry=to(collector))
+async def test_a_recorded_call_is_an_exemplar_of_how_long_calls_take(served, collector):
     await served.chat({"traceparent": NOT_SAMPLED})
     await served.chat({"traceparent": SAMPLED})
     await collector.having(3)
@@ -119,9 +116,7 @@ async def test_a_recorded_call_is_an_exemplar_of_how_long_calls_take(kairos, eng
     }
 
 
-async def test_what_the_client_does_not_sample_is_not_recorded(kairos, engines, collector):
-    engine = await engines()
-    served = await kairos(engine.url, telemetry=to(collector))
+async def test_what_the_client_does_not_sample_is_not_recorded(served, engine, collector):
     await served.chat({"traceparent": NOT_SAMPLED})
     await served.chat({"traceparent": SAMPLED})
     await collector.having(3)
@@ -129,8 +124,7 @@ async def test_what_the_client_does_not_sample_is_not_recorded(kairos, engines, 
     assert engine.calls[0].headers["traceparent"] == NOT_SAMPLED
 
 
-async def test_of_workflows_without_a_trace_a_share_is_recorded_whole(kairos, engines, collector):
-    engine = await engines()
+async def test_of_workflows_without_a_trace_a_share_is_recorded_whole(kairos, engine, collector):
     served = await kairos(engine.url, telemetry=to(collector, sample_ratio=0.5))
     names = [f"w{number}" for number in range(40)]
     for name in names * 2:
@@ -187,9 +181,7 @@ async def test_each_attempt_is_a_span_and_the_first_token_an_event(kairos, engin
     assert sent == [f"00-{TRACE}-{each.id}-01" for each in (first, second)]
 
 
-async def test_a_call_that_is_refused_is_a_span_with_its_error(kairos, engines, collector):
-    engine = await engines()
-    served = await kairos(engine.url, telemetry=to(collector))
+async def test_a_call_that_is_refused_is_a_span_with_its_error(served, collector):
     answer = await served.chat({"traceparent": SAMPLED}, model="none such")
     assert answer.status == 404
     (call, queue) = sorted(await collector.having(2), key=lambda each: each.kind == "internal")
@@ -197,10 +189,8 @@ async def test_a_call_that_is_refused_is_a_span_with_its_error(kairos, engines, 
     assert queue.parent == call.id
 
 
-async def test_a_client_that_leaves_ends_the_trace(kairos, engines, collector):
-    engine = await engines()
+async def test_a_client_that_leaves_ends_the_trace(served, engine, collector):
     engine.answer = engine.when_released
-    served = await kairos(engine.url, telemetry=to(collector))
     asked = asyncio.create_task(served.chat({"traceparent": SAMPLED}))
     await engine.called()
     asked.cancel()
@@ -210,11 +200,9 @@ async def test_a_client_that_leaves_ends_the_trace(kairos, engines, collector):
 
 
 async def test_a_collector_that_is_away_harms_no_call_and_what_is_lost_is_counted(
-    kairos, engines, collector
+    served, collector
 ):
     collector.status = 400  # an answer after which nothing is tried again
-    engine = await engines()
-    served = await kairos(engine.url, telemetry=to(collector))
     assert (await served.chat({"traceparent": SAMPLED})).status == 200
 
     async def counted():
@@ -233,19 +221,16 @@ async def test_a_collector_that_is_away_harms_no_call_and_what_is_lost_is_counte
             await asyncio.sleep(0.05)
 
 
-async def test_what_is_left_at_the_end_is_sent(engines, collector):
+async def test_what_is_left_at_the_end_is_sent(engine, collector):
     from tests.e2e.served import serving
 
-    engine = await engines()
     async with serving(engine.url, telemetry=to(collector)) as served:
         await served.chat({"traceparent": SAMPLED})
     assert len(collector.spans) == 3
 
 
-async def test_the_spans_of_an_openai_client_and_of_kairos_are_one_tree(kairos, engines, collector):
-    engine = await engines()
+async def test_the_spans_of_an_openai_client_and_of_kairos_are_one_tree(served, engine, collector):
     engine.answer = answered
-    served = await kairos(engine.url, telemetry=to(collector))
     provider = TracerProvider(resource=Resource.create({"service.name": "agents"}))
     provider.add_span_processor(
         BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{collector.url}/v1/traces"))
@@ -278,8 +263,7 @@ async def test_the_spans_of_an_openai_client_and_of_kairos_are_one_tree(kairos, 
     assert workflows == {root.trace_id}  # what is traced as one is one workflow to Kairos
 
 
-async def test_nothing_is_changed_where_nothing_is_traced(kairos, engines):
-    engine = await engines()
+async def test_nothing_is_changed_where_nothing_is_traced(kairos, engine):
     served = await kairos(engine.url)
     await served.chat({"traceparent": SAMPLED})
     assert engine.calls[0].headers["traceparent"] == SAMPLED

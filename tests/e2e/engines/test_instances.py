@@ -78,8 +78,7 @@ async def asking(served, number=1, **fields):
     return calls
 
 
-async def test_an_autoscaler_is_told_how_much_work_waits(kairos, engines):
-    engine = await engines()
+async def test_an_autoscaler_is_told_how_much_work_waits(kairos, engine):
     served = await kairos(engine.url, max_num_seqs=1)
     idle = (await served.operate("GET", "scaling")).json()
     assert (idle["decides"], idle["waiting_work_seconds"], idle["busy_ratio"]) == (True, 0, 0)

@@ -10,7 +10,8 @@ from aiohttp import web
 
 from kairos.core import Arrived
 from kairos.gateway.auth import jwks
-from kairos.settings import KeySettings, OidcSettings
+from kairos.settings import OidcSettings
+from tests.e2e.batch_files import key
 from tests.e2e.client import LIMIT_S
 from tests.e2e.served import NAMES
 from tests.support.issuer import new_key
@@ -86,10 +87,7 @@ async def test_a_wrong_token_is_answered_as_openai_does_and_its_client_says_so(s
 
 
 async def test_keys_of_the_file_count_beside_tokens(kairos, standin, issuer):
-    from hashlib import sha256
-
-    key = KeySettings(sha256=sha256(b"kai-1").hexdigest(), tenant="umbrella")
-    served = await kairos(standin.url, oidc=oidc(issuer), key=(key,))
+    served = await kairos(standin.url, oidc=oidc(issuer), key=(key("kai-1", "umbrella"),))
     assert (await served.chat(headers=bearer("kai-1"))).status == 200
     assert (await served.chat(headers=bearer(issuer.token()))).status == 200
     arrived = [fact.request.tenant for fact in served.facts.all(Arrived)]
@@ -253,18 +251,15 @@ async def test_keys_can_be_named_without_discovery(kairos, standin, issuer):
 
 async def test_another_issuer_needs_a_restart_and_keys_need_none(kairos, standin, issuer, caplog):
     caplog.set_level(logging.INFO)
-    from hashlib import sha256
-
     from kairos.settings import EngineSettings, Settings
 
     served = await kairos(standin.url, oidc=oidc(issuer))
-    key = KeySettings(sha256=sha256(b"kai-1").hexdigest(), tenant="umbrella")
     told = Settings(
         engine=(EngineSettings(url=standin.url),),
         port=0,
         admin_port=0,
         allowed_hosts=NAMES,
-        key=(key,),
+        key=(key("kai-1", "umbrella"),),
         oidc=oidc(issuer, leeway_s=7),
     )
     served.service.reload(lambda: told)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 
 import pytest
 
@@ -15,19 +14,11 @@ from tests.support.host import forked
 from tests.support.simulate.model import read_workflows
 
 
-async def run(*arguments, fresh=False, **environment):
+async def run(*arguments, **given):
     """What the command prints, what it says besides, and its exit status."""
-    process = await forked.start(
-        *("kairos.cli.main", *arguments),
-        fresh=fresh,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **environment},
-    )
-    async with asyncio.timeout(LIMIT_S):
-        printed, errors = await process.communicate()
-    assert b"Traceback" not in errors, errors.decode()
-    return printed.decode(), errors.decode(), process.returncode
+    status, printed, errors = await forked.outcome(*map(str, arguments), **given)
+    assert "Traceback" not in errors, errors
+    return printed, errors, status
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -159,6 +159,29 @@ async def start(module, *arguments, fresh=False, open_files=None, **options):
         words = (sys.executable, "-m", module, *map(str, arguments))
         return await _start_child(*words, **options)
     return AsyncProgram(Program(module, *arguments, open_files=open_files, bufsize=0, **options))
+
+
+@asynccontextmanager
+async def running(*words, fresh=False, open_files=None, **environ):
+    """Run `kairos WORDS` with pipes for what it prints and says. It is killed in the end."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environ = {**os.environ, **environ}
+    process = await start(
+        "kairos.cli.main", *words, fresh=fresh, open_files=open_files, env=environ, **pipes
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def outcome(*words, **given):
+    """Return the exit status of `kairos WORDS`, what it printed, and what it said besides."""
+    async with running(*words, **given) as process, asyncio.timeout(LIMIT_S):
+        printed, said = await process.communicate()
+        return process.returncode, printed.decode(), said.decode()
 
 
 async def start_child(program, *arguments, **options):
