@@ -6,16 +6,13 @@ import pytest
 from kairos.core import SECOND
 from tests.acceptance import overload_verdict
 from tests.acceptance.overload_verdict import FULL, Seen
-from tests.soak.asks import Ask
-from tests.soak.client import Outcome
+from tests.soak.client import made_up
 from tests.soak.verdict import Sample
 
 
 def outcome(end, name, seconds, detail="", retry_after=None):
-    ask = Ask(
-        id=name, at_s=0, kind="well", headers={}, body=b"", streamed=True, says="", patience_s=1
-    )
-    return Outcome(ask, end, seconds, 5 * SECOND, detail, retry_after)
+    given = {"name": name, "seconds": seconds, "retry_after": retry_after}
+    return made_up(end, detail, ended_at=5 * SECOND, **given)
 
 
 def refused(count, seconds=0.002, retry_after="1", detail=FULL):

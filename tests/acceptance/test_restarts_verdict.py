@@ -6,20 +6,15 @@ import pytest
 from kairos.core import SECOND
 from tests.acceptance import restarts_verdict
 from tests.acceptance.restarts_verdict import Figures
-from tests.soak.asks import Ask
-from tests.soak.client import Outcome
+from tests.soak.client import made_up
 
 FIGURES = Figures(
     before=100, down=50, down_share=0.5, least_share=0.46, back_s=12, after_share=1.0
 )  # fmt: skip
 
 
-def outcome(end, name="a", detail="", *, streamed=True):
-    ask = Ask(
-        id=name, at_s=0, kind="well", headers={}, body=b"", streamed=streamed, says="",
-        patience_s=1,
-    )  # fmt: skip
-    return Outcome(ask, end, 0.1, 1060 * SECOND, detail)
+def outcome(end, detail="", **asked):
+    return made_up(end, detail, ended_at=1060 * SECOND, **asked)
 
 
 def test_figures_that_are_as_they_must_be_are_right():

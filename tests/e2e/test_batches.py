@@ -112,11 +112,7 @@ async def test_what_is_wrong_with_lines_is_told_with_their_numbers(client):
         (7, "invalid_line"),
     ]
     assert batch.output_file_id is None
-
-
-async def test_an_input_without_lines_fails(client):
     batch = await ended(client, await begin(client, b"\n \n"))
-
     assert [error.code for error in batch.errors.data] == ["empty_file"]
 
 
@@ -133,47 +129,27 @@ async def test_what_no_engine_can_serve_is_in_the_file_of_errors(client):
     assert len(await read(client, batch.output_file_id)) == 2
 
 
-async def test_completions_and_embeddings_are_called_too(client):
-    for url, body in (
-        ("/v1/completions", {"prompt": "Once", "max_tokens": 2}),
-        ("/v1/embeddings", {"input": "Once"}),
-    ):
-        line = chat_line(1).replace(CHAT, url)
-        content = line.replace('"messages"', '"unused"').replace(
-            '"model": "tiny"', f'"model": "tiny", {str(body)[1:-1]}'.replace("'", '"')
-        )
-        batch = await ended(client, await begin(client, content.encode(), endpoint=url))
-        assert batch.status == "completed"
-        [answer] = await read(client, batch.output_file_id)
-        assert answer["response"]["status_code"] == 200, answer
+USED = {"prompt_tokens": 7, "completion_tokens": 2}
+CACHED, REASONED = {"cached_tokens": 3}, {"reasoning_tokens": 1}
 
 
 @pytest.mark.parametrize(
     ("url", "body", "usage"),
     [
-        (CHAT, {}, {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}),
-        (
-            CHAT,
-            {},
-            {
-                "prompt_tokens": 7,
-                "completion_tokens": 2,
-                "prompt_tokens_details": {"cached_tokens": 3},
-                "completion_tokens_details": {"reasoning_tokens": 1},
-            },
-        ),
+        (CHAT, {}, USED | {"total_tokens": 9}),
+        (CHAT, {}, USED | {"prompt_tokens_details": CACHED, "completion_tokens_details": REASONED}),
         (
             "/v1/responses",
             {"input": "hi"},
-            {
-                "input_tokens": 7,
-                "output_tokens": 2,
-                "input_tokens_details": {"cached_tokens": 3},
-                "output_tokens_details": {"reasoning_tokens": 1},
-            },
+            {"input_tokens": 7, "output_tokens": 2}
+            | {"input_tokens_details": CACHED, "output_tokens_details": REASONED},
         ),
-        ("/v1/messages", {}, {"input_tokens": 4, "cache_read_input_tokens": 3, "output_tokens": 2}),
-        ("/v1/completions", {"prompt": "hi"}, {"prompt_tokens": 7, "completion_tokens": 2}),
+        (
+            "/v1/messages",
+            {},
+            {"input_tokens": 4, "cache_read_input_tokens": 3, "output_tokens": 2},
+        ),
+        ("/v1/completions", {"prompt": "hi"}, USED),
         ("/v1/embeddings", {"input": "hi"}, {"prompt_tokens": 9, "total_tokens": 9}),
         (CHAT, {}, None),
     ],

@@ -392,18 +392,14 @@ async def test_a_deadline_ends_the_flow_and_the_calls_it_has_under_way(served, e
     assert wrong.status == 400
 
 
-async def test_what_a_call_was_refused_with_is_what_the_invocation_is_answered(
-    kairos, engine, tmp_path
-):
-    answers(engine)
-    served = await kairos(engine.url, flows=kept_in(tmp_path / "flows"))
+async def test_what_a_call_was_refused_with_is_what_the_invocation_is_answered(served):
     await put(served)
     spent = await invoke(served, {"text": "x"}, headers={"X-Kairos-Budget-Calls": "1"})
-    assert (spent.status, spent.error()["code"]) == (403, "budget_calls")
+    spent.is_refused(403, "budget_calls")
     assert spent.error()["message"].startswith("operator 'verdict': ")
 
     unknown = await invoke(served, {"text": "x"}, settings={"summary.model": "nobody"})
-    assert (unknown.status, unknown.error()["code"]) == (404, "model_not_found")
+    unknown.is_refused(404, "model_not_found")
 
 
 async def test_an_operator_that_has_no_value_fails_the_flow_with_its_name(served, engine):
@@ -415,31 +411,37 @@ async def test_an_operator_that_has_no_value_fails_the_flow_with_its_name(served
     assert answer.error()["message"].startswith("operator 'verdict': the answer is not JSON")
 
 
-async def test_a_row_that_is_filtered_away_has_no_outputs(served):
-    flow = """
-flow: some
+ALONE = {
+    "a row that is filtered away has no outputs": (
+        """
+flow: alone
 operators:
   row: {kind: input}
   long: {kind: filter, of: row.text, where: "row.text | length > 3"}
 outputs: {long: long}
-"""
-    assert (await put(served, flow, "some")).status == 200
-    assert (await invoke(served, {"text": "hello"}, "some")).json()["outputs"] == {"long": "hello"}
-    assert (await invoke(served, {"text": "hi"}, "some")).json()["outputs"] is None
-
-
-async def test_a_flow_with_a_group_has_the_row_as_its_only_one(served):
-    flow = """
-flow: grouped
+""",
+        [({"text": "hello"}, {"long": "hello"}), ({"text": "hi"}, None)],
+    ),
+    "a flow with a group has the row as its only one": (
+        """
+flow: alone
 operators:
   row: {kind: input}
   by: {kind: group, by: "row.topic", value: row.text}
   all: {kind: format, template: "{{ by.key }}: {{ by['items'] | join(', ') }}"}
 outputs: {all: all}
-"""
-    assert (await put(served, flow, "grouped")).status == 200
-    told = (await invoke(served, {"topic": "a", "text": "b"}, "grouped")).json()
-    assert told["outputs"] == {"all": "a: b"}
+""",
+        [({"topic": "a", "text": "b"}, {"all": "a: b"})],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ALONE)
+async def test_a_row_goes_through_alone(served, what):
+    flow, rows = ALONE[what]
+    assert (await put(served, flow, "alone")).status == 200
+    for inputs, outputs in rows:
+        assert (await invoke(served, inputs, "alone")).json()["outputs"] == outputs
 
 
 async def test_a_map_calls_side_by_side_and_equal_prompts_once(served, engine):

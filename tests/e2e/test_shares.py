@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 
 import aiohttp
 from aiohttp import web
@@ -39,53 +40,46 @@ async def served_at_once(request):
     return web.json_response({"object": "made up"})
 
 
-async def test_a_key_whose_calls_hold_its_share_is_refused_while_another_is_served(kairos, engine):
-    keys = tuple(map(key, ("greedy", "other")))
-    served = await kairos(engine.url, key=keys, max_held_bytes=10 * BODY, max_body_bytes=BODY * 2)
+async def one_is_refused_and_another_served(served, engine, ask, ask_other, held, words):
+    """`held`: the calls that one may have under way."""
     engine.answer = engine.when_released
+    calls = [asyncio.create_task(ask()) for _ in range(held)]
+    await served.facts.seen(Arrived, held)
+    assert_is_refused(await ask(), words)
+    calls.append(asyncio.create_task(ask_other()))
+    await served.facts.seen(Arrived, held + 1)
+    engine.release(held + 1)
+    assert {(await each).status for each in calls} == {200}
+
+
+KEYS = key("greedy"), key("other")
+OF_KEYS = [{"headers": {"authorization": f"Bearer {each.tenant}"}} for each in KEYS]
+
+
+async def test_a_key_whose_calls_hold_its_share_is_refused_while_another_is_served(kairos, engine):
+    served = await kairos(engine.url, key=KEYS, max_held_bytes=10 * BODY, max_body_bytes=BODY * 2)
     async with calling_from(served, ONE) as ask:
-
-        def call(tenant):
-            headers = {"authorization": f"Bearer {tenant}"}
-            return asyncio.create_task(ask("x" * BODY, headers=headers))
-
-        held = [call("greedy") for _ in range(8)]
-        await served.facts.seen(Arrived, 8)
-        assert_is_refused(await call("greedy"), "bodies in flight")
-        others = call("other")
-        await served.facts.seen(Arrived, 9)
-        engine.release(9)
-        assert [(await each).status for each in (*held, others)] == [200] * 9
+        asks = [partial(ask, "x" * BODY, **each) for each in OF_KEYS]
+        await one_is_refused_and_another_served(served, engine, *asks, 8, "bodies in flight")
     metrics = (await served.ask("GET", "/metrics")).body
     assert b'kairos_errors_total{code="caller_share"} 1.0\n' in metrics
 
 
 async def test_without_keys_a_caller_is_an_address(kairos, engine):
     served = await kairos(engine.url, max_held_bytes=10 * BODY, max_body_bytes=BODY * 2)
-    engine.answer = engine.when_released
     async with calling_from(served, ONE) as ask, calling_from(served, OTHER) as ask_other:
-        held = [asyncio.create_task(ask("x" * BODY)) for _ in range(8)]
-        await served.facts.seen(Arrived, 8)
-        assert_is_refused(await ask("x" * BODY), "bodies in flight")
-        others = asyncio.create_task(ask_other("x" * BODY))
-        await served.facts.seen(Arrived, 9)
-        engine.release(9)
-        assert [(await each).status for each in (*held, others)] == [200] * 9
+        asks = [partial(each, "x" * BODY) for each in (ask, ask_other)]
+        await one_is_refused_and_another_served(served, engine, *asks, 8, "bodies in flight")
 
 
 async def test_an_address_at_its_bound_of_connections_is_refused_while_another_is_served(
     kairos, engine
 ):
     served = await kairos(engine.url, max_connections=20)
-    engine.answer = engine.when_released
     async with calling_from(served, ONE) as ask, calling_from(served, OTHER) as ask_other:
-        held = [asyncio.create_task(ask()) for _ in range(18)]
-        await served.facts.seen(Arrived, 18)
-        assert_is_refused(await ask(), "has 18 connections")
-        others = asyncio.create_task(ask_other())
-        await served.facts.seen(Arrived, 19)
-        engine.release(19)
-        assert [(await each).status for each in (*held, others)] == [200] * 19
+        await one_is_refused_and_another_served(
+            served, engine, ask, ask_other, 18, "has 18 connections"
+        )
         engine.answer = served_at_once
         async with calling_from(served, ONE) as ask_anew:  # those that idle now make room
             assert [(await ask_anew()).status for _ in range(3)] == [200] * 3
@@ -94,19 +88,8 @@ async def test_an_address_at_its_bound_of_connections_is_refused_while_another_i
 async def test_a_key_whose_calls_wait_in_its_share_of_places_is_refused_and_another_waits(
     kairos, engine
 ):
-    keys = tuple(map(key, ("greedy", "other")))
-    served = await kairos(engine.url, key=keys, max_num_seqs=1, max_waiting=20)
-    engine.answer = engine.when_released
+    served = await kairos(engine.url, key=KEYS, max_num_seqs=1, max_waiting=20)
     async with calling_from(served, ONE) as ask:
-
-        def call(tenant):
-            headers = {"authorization": f"Bearer {tenant}"}
-            return asyncio.create_task(ask(headers=headers))
-
-        held = [call("greedy") for _ in range(19)]  # of which one runs
-        await served.facts.seen(Arrived, 19)
-        assert_is_refused(await call("greedy"), "has 18 requests that wait")
-        others = call("other")
-        await served.facts.seen(Arrived, 20)
-        engine.release(20)
-        assert [(await each).status for each in (*held, others)] == [200] * 20
+        asks = [partial(ask, **each) for each in OF_KEYS]
+        words = "has 18 requests that wait"  # and one that runs
+        await one_is_refused_and_another_served(served, engine, *asks, 19, words)

@@ -12,8 +12,7 @@ from tests.faults.sixways import (
     play,
     two_that_fail,
 )
-from tests.soak.asks import Ask
-from tests.soak.client import Outcome
+from tests.soak.client import made_up
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -38,8 +37,7 @@ def outcomes(*some, ends="answered"):
 
 
 def outcome(name, end="answered", seconds=1.0):
-    ask = Ask(id=name, at_s=0, kind="well", headers={}, body=b"", streamed=True, patience_s=1)
-    return Outcome(ask, end, seconds, 0)
+    return made_up(end, name=name, seconds=seconds)
 
 
 def test_what_is_wanted_is_told_from_what_is_not():

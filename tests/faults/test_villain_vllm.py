@@ -14,8 +14,7 @@ from tests.faults.villain_vllm import (
     until_well,
     wrong,
 )
-from tests.soak.asks import Ask
-from tests.soak.client import Outcome
+from tests.soak.client import made_up
 from tests.support.vllm import needs_vllm
 
 
@@ -36,8 +35,7 @@ async def test_nobody_else_notices(tmp_path):
 
 
 def outcome(end="answered", detail="", seconds=1.0):
-    ask = Ask(id="a", at_s=0, kind="well", headers={}, body=b"", streamed=True, patience_s=1)
-    return Outcome(ask, end, seconds, 0, detail)
+    return made_up(end, detail, seconds=seconds)
 
 
 BEFORE = Told([outcome()] * 9)

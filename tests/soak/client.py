@@ -34,6 +34,22 @@ class Outcome(msgspec.Struct, frozen=True):
     retry_after: str | None = None  # what an error says of it
 
 
+def made_up(
+    end: End = "answered",
+    detail: str = "",
+    *,
+    name: str = "a",
+    seconds: float = 0.1,
+    ended_at: int = 0,
+    retry_after: str | None = None,
+    **asked: Any,
+) -> Outcome:
+    """An outcome for tests of verdicts, of a streamed call unless `asked` differs."""
+    given: dict[str, Any] = {"at_s": 0.0, "kind": "well", "streamed": True, "patience_s": 1.0}
+    ask = Ask(id=name, headers={}, body=b"", **given | asked)
+    return Outcome(ask, end, seconds, ended_at, detail, retry_after)
+
+
 class Ended(Exception):
     """The end of the answer, where it is none that is whole and right."""
 

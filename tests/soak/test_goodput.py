@@ -1,8 +1,7 @@
 """What could have been served, and whose turn it is to be hurt."""
 
 from tests.soak import verdict
-from tests.soak.asks import Ask
-from tests.soak.client import Outcome
+from tests.soak.client import made_up
 from tests.soak.goodput import Goodput, goodput
 from tests.soak.turns import Change
 
@@ -10,12 +9,8 @@ ONE = [Change(0.0, 1)]  # engine, well from the beginning to the end
 MAX_WAIT_S = 4.0
 
 
-def called(at_s, end="answered", seconds=1.0, kind="well", **more):
-    ask = Ask(
-        id=f"{at_s}", at_s=at_s, kind=kind, headers={}, body=b"", streamed=True,
-        **({"patience_s": 20.0} | more),
-    )  # fmt: skip
-    return Outcome(ask, end, seconds, 0)
+def called(at_s, **given):
+    return made_up(name=f"{at_s}", at_s=at_s, **{"seconds": 1.0, "patience_s": 20.0} | given)
 
 
 def seen(outcomes, changes=ONE, calls_per_s=1.0):

@@ -5,8 +5,7 @@ import pytest
 
 from kairos.core import SECOND, Arrived, Cancelled, Failed, Finished, Record
 from tests.soak import verdict
-from tests.soak.asks import Ask
-from tests.soak.client import Outcome
+from tests.soak.client import made_up
 from tests.soak.verdict import Ending, Sample
 from tests.support.simulate import build
 
@@ -21,12 +20,8 @@ ENDING = Ending(
 )
 
 
-def outcome(end, name="a", detail="", *, seconds=0.1, **asked):
-    ask = Ask(
-        id=name, at_s=0, kind=asked.pop("kind", "well"), headers={}, body=b"", streamed=True,
-        says="", patience_s=1, **asked,
-    )  # fmt: skip
-    return Outcome(ask, end, seconds, 5 * SECOND, detail)
+def outcome(end, name="a", detail="", **given):
+    return made_up(end, detail, name=name, ended_at=5 * SECOND, **given)
 
 
 def arrived(name):
