@@ -2,7 +2,8 @@
 
 `loads_alone_s`: until the models that a row needs, one after the other, have been there, if calls
 took no time. No order is quicker. `best_placement_s`: of all placements, with what calls cost by
-the fluid model and answers of the mean length; found by an exhaustive search. An engine that mixes
+the fluid model and answers of the mean length. No search is exhaustive here: one that was found the
+same in all cases of `e42_switching` (`docs/decisions/flow-parts.md`). An engine that mixes
 operators may be a few percent quicker than that model.
 """
 
@@ -17,7 +18,6 @@ from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.prediction import FlowPrediction, OperatorCalls, predict_flow
 
 _ANSWERED = 0.625  # of the longest answer, on average: see `kairos/simulate/flow_answers.py`
-_EXHAUSTIVE = 100_000  # partial plans: no workflow here has as many
 
 
 def loads_alone_s(asked: SwitchingRun) -> float:
@@ -30,7 +30,7 @@ def best_placement_s(asked: SwitchingRun) -> float:
 
 
 def _best_s(works: Sequence[OperatorWork], asked: SwitchingRun) -> float:
-    best = place_operators(works, LOADS[asked.loads], asked.devices, width=_EXHAUSTIVE)
+    best = place_operators(works, LOADS[asked.loads], asked.devices)
     return best.makespan_us / 1e6
 
 
