@@ -22,6 +22,8 @@ class CountingEngine:
         )
         self.asked = Counter()  # of those with an answer, by temperature and messages
         self.calls = 0
+        self.answers = asyncio.Event()  # while it is not set, calls get none
+        self.answers.set()
         self.url = ""
 
     async def handle(self, request):
@@ -37,6 +39,7 @@ class CountingEngine:
             return web.json_response({"error": {"message": str(error)}}, status=400)
         self.asked[json.dumps([body.get("temperature"), body["messages"]])] += 1
         await asyncio.sleep(self.delay_s)
+        await self.answers.wait()
         message = {"role": "assistant", "content": text}
         usage = {"prompt_tokens": 10, "completion_tokens": 2}
         return web.json_response(
