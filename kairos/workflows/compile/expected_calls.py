@@ -10,12 +10,11 @@ between the learnt deciles, in turn. Operators after a group are not included.
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from kairos.core import EXPECTED_COMPLETION_TOKENS, text_digest
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.flow_profile import OperatorProfile
-from kairos.workflows.compile.fluid_engine import Beginning, FluidCall
+from kairos.workflows.compile.fluid_engine import FluidCall
 from kairos.workflows.compile.gates import gates
 from kairos.workflows.compile.invalid import OperatorFailed
 from kairos.workflows.compile.operators import (
@@ -36,8 +35,8 @@ from kairos.workflows.compile.operators import (
     kind_of,
 )
 from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.compile.prompt_marks import PromptMarker, PromptMarks, alike
-from kairos.workflows.compile.references import needs, own_arguments, referred
+from kairos.workflows.compile.prompt_marks import PromptMarker, PromptMarks
+from kairos.workflows.compile.references import needs, own_arguments
 from kairos.workflows.compile.retrieval import chunked
 from kairos.workflows.compile.unknown_values import (
     Unknown,
@@ -102,15 +101,13 @@ class _Walk:
             each.name: needs(each) for each in every_operator(plan.declaration.operators)
         }
         self._marker = PromptMarker()
-        self._parts = {each.operator: each for each in plan.prefills}
         self._made: dict[tuple[str, int], int] = {}
         self._drawn: dict[str, int] = {}  # lengths of answers, by operator
-        self._asked: dict[str, list[int]] = {}  # calls of a row, by operator
         self.found = ExpectedCalls()
 
     def row(self, number: int, row: Mapping[str, object]) -> None:
         values: dict[str, object] = {}
-        self._number, self._row, self._asked = number, row, {}
+        self._number, self._row = number, row
         self._chance = text_digest(f"row {number}") / 2**64
         self._scope(self._plan.declaration.operators, values, str(number))
         self.found.ends.append((len(self.found.calls), self.found.merged))
@@ -142,7 +139,7 @@ class _Walk:
                 return chunked(params, inputs["text"])
             if isinstance(params, Generation):
                 gating = [after_of(values.get(name)) for name in self._gates[operator.name]]
-                return self._call(operator, params, inputs, waits.union(*gating), values)
+                return self._call(operator, params, inputs, waits.union(*gating))
         except OperatorFailed:
             return _NOTHING
         if isinstance(params, RegisteredCall | Processing):
@@ -217,7 +214,6 @@ class _Walk:
         params: Generation,
         inputs: Mapping[str, object],
         waits: frozenset[int],
-        values: Mapping[str, object],
     ) -> object:
         learnt = self._learnt.get(operator.name)
         if learnt is not None and self._chance >= learnt.rows.mean:
@@ -226,46 +222,11 @@ class _Walk:
         marks = self._marker.marks(texts)
         number = self._number_of(operator, marks)
         if number is None:
-            begins = self._begins(operator, params, inputs, values, marks)
-            number = self._new(operator, params, marks, waits, begins)
-        self._asked.setdefault(operator.name, []).append(number)
+            number = self._new(operator, params, marks, waits)
         call = self.found.calls[number]
         identity = f"{marks.name:x}"
         text = UnknownText(identity, call.completion_tokens)
         return Unknown((text,), frozenset([number]))
-
-    def _begins(
-        self,
-        operator: Operator,
-        params: Generation,
-        inputs: Mapping[str, object],
-        values: Mapping[str, object],
-        marks: PromptMarks,
-    ) -> Beginning | None:
-        """Return the prefix of a prompt that may be computed ahead, if any.
-
-        Prefixes that would run only alongside processors are left out, since processors are not
-        modelled.
-        """
-        part = self._parts.get(operator.name)
-        if part is None:
-            return None
-        beside = [number for name in part.beside for number in self._asked.get(name, ())]
-        if not beside:
-            return None
-        known = [
-            (each.role, filled(each.template, inputs)) for each in params.messages[: part.whole]
-        ]
-        if part.segments:
-            last = params.messages[part.whole]
-            known.append((last.role, filled(last.template, inputs, part.segments)))
-        needed = [each.operator for argument in part.inputs.values() for each in referred(argument)]
-        after = frozenset().union(*(after_of(values.get(name)) for name in needed))
-        return Beginning(
-            tokens=alike(self._marker.marks(known), marks),
-            after=tuple(sorted(after)),
-            beside=tuple(sorted(beside)),
-        )
 
     def _function(
         self,
@@ -305,7 +266,6 @@ class _Walk:
             )
             if key[1] >= 0:
                 self._made[key] = number
-        self._asked.setdefault(operator.name, []).append(number)
         return frozenset([number])
 
     def _same(self, value: object) -> object:
@@ -332,7 +292,6 @@ class _Walk:
         params: Generation,
         marks: PromptMarks,
         waits: frozenset[int],
-        begins: Beginning | None,
     ) -> int:
         number = len(self.found.calls)
         equal = self._made.get((operator.name, marks.name))
@@ -353,7 +312,6 @@ class _Walk:
                 prefixes=tuple((name, factor * tokens) for name, tokens in marks.prefixes),
                 answered=marks.answered,
                 after=tuple(sorted(waits)),
-                begins=begins and replace(begins, tokens=factor * begins.tokens),
             )
         )
         self._made[(operator.name, marks.name)] = number

@@ -8,27 +8,13 @@ earlier call on the instance left, as long as memory lasts.
 
 import heapq
 import math
-from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from itertools import pairwise
-from operator import itemgetter
 
 import msgspec
 
 from kairos.core import EngineProfile, StepCost
-
-
-class Beginning(msgspec.Struct, frozen=True):
-    """Prefix of a prompt that may be computed ahead (`passes/prefill.py`).
-
-    It has `tokens` tokens, is known when the calls `after` are answered, and is computed when one
-    of certain other calls is sent to an engine.
-    """
-
-    tokens: float
-    after: tuple[int, ...]
-    beside: tuple[int, ...]
 
 
 class FluidCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +22,6 @@ class FluidCall(msgspec.Struct, frozen=True, kw_only=True):
 
     `prefixes`: marks of the prompt's prefixes, each with its length in tokens, rising; `answered`:
     mark of the prompt with its answer. `after`: positions of earlier calls whose answers it needs.
-    `begins`: the part that may be computed ahead.
     """
 
     row: int
@@ -45,7 +30,6 @@ class FluidCall(msgspec.Struct, frozen=True, kw_only=True):
     prefixes: tuple[tuple[int, float], ...] = ()
     answered: int | None = None
     after: tuple[int, ...] = ()
-    begins: Beginning | None = None
     function_us: float = 0.0  # time of a function or a processor; 0: a call of an engine
     processor: str = ""  # its kind; calls of a kind run one by one
 
@@ -71,9 +55,6 @@ def drop_inner_marks(calls: Sequence[FluidCall]) -> list[FluidCall]:
         parted.update(
             name for name, after in pairwise(names) if follows.setdefault(name, after) != after
         )
-        if call.begins is not None:
-            ahead = bisect_right(call.prefixes, call.begins.tokens, key=itemgetter(1))
-            parted.add(names[max(0, ahead - 1)])
     return [
         msgspec.structs.replace(
             call, prefixes=tuple(each for each in call.prefixes if each[0] in parted)

@@ -15,7 +15,7 @@ import msgspec
 from kairos.core import SECOND, EngineProfile, Interval
 from kairos.workflows.compile.expected_calls import ExpectedCalls, expected_calls
 from kairos.workflows.compile.flow_profile import FlowProfile, OperatorProfile, profiles_by_operator
-from kairos.workflows.compile.fluid_engine import Beginning, FluidCall, drop_inner_marks
+from kairos.workflows.compile.fluid_engine import FluidCall, drop_inner_marks
 from kairos.workflows.compile.kept_order import RunEngines, kept_order
 from kairos.workflows.compile.makespan import makespan
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder
@@ -211,17 +211,10 @@ def _scaled(
                 prompt_tokens=call.prompt_tokens * prompt,
                 completion_tokens=call.completion_tokens * answer,
                 prefixes=tuple((mark, tokens * prompt) for mark, tokens in call.prefixes),
-                begins=_longer(call.begins, prompt),
                 function_us=function_us,
             )
         )
     return scaled
-
-
-def _longer(begins: Beginning | None, factor: float) -> Beginning | None:
-    if begins is None:
-        return None
-    return msgspec.structs.replace(begins, tokens=begins.tokens * factor)
 
 
 def _factor(of: Interval | None, end: str) -> float:

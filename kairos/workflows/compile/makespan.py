@@ -1,25 +1,23 @@
 """Time that calls take on a pool, modelled as a fluid (`fluid_engine.py`).
 
-A call's steps are not simulated one by one. Prefixes that the plan prefills ahead follow
-`workflows/execute/prefills.py`: when a call is sent that the rest of the prompt waits for, if
-engines have room then and few rows are open; else never.
+A call's steps are not simulated one by one.
 
 Calls follow the order that the run uses (`kept_order.py`), with as many open rows as it says.
 
 Not modelled: preemption (a call is sent to an instance when its prompt and half of its answer fit),
-what the balancer learns, failures, and rows that stay open for calls of other rows.
+what the balancer learns, failures, rows that stay open for calls of other rows, and prefixes that a
+run of few rows prefills ahead.
 """
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from kairos.core import ALIKE, ALIKE_BUT_FOR_LOAD, EngineProfile
-from kairos.workflows.compile.fluid_engine import Beginning, FluidCall, FluidInstance, Running
+from kairos.workflows.compile.fluid_engine import FluidCall, FluidInstance, Running
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder
-from kairos.workflows.compile.passes.prefill import goes_ahead
 
 _COMES, _ENDS, _BEGINS, _FUNCTION = 0, 1, 2, 3
 _FUNCTIONS = 32  # functions that a run has in flight at once
@@ -67,14 +65,6 @@ class _Turns:
         self._outside = deque(rows[self._most :])
         self._held_back: dict[int, list[int]] = {row: [] for row in self._outside}
 
-    @property
-    def open(self) -> int:
-        return len(self._left) - len(self._outside)
-
-    @property
-    def holds_back(self) -> bool:
-        return bool(self._outside)
-
     def key(self, index: int) -> tuple[int, int, int, int, int]:
         """Return the key of a call; the smallest goes first."""
         row, order = self._calls[index].row, self._order
@@ -98,67 +88,11 @@ class _Turns:
         return self._held_back.pop(self._outside.popleft()) if self._outside else ()
 
 
-class _Beginnings:
-    """Prefills: which are ready, and which are due. Each is a call numbered after all others."""
-
-    def __init__(self, calls: Sequence[FluidCall]) -> None:
-        self.calls: list[FluidCall] = []
-        self._whole: dict[int, int] = {}  # the call that each is the beginning of
-        self._beside: dict[int, list[int]] = {}
-        self._ready: set[int] = set()
-        self._begun: set[int] = set()  # calls, and prefills whose companions were sent
-        self._due: list[int] = []
-        for index, call in enumerate(calls):
-            if call.begins is not None:
-                self._add(len(calls) + len(self.calls), index, call, call.begins)
-
-    def ready(self, number: int) -> None:
-        """Note that a prefill's inputs are answered."""
-        if number in self._begun:
-            self._due.append(number)
-        else:
-            self._ready.add(number)
-
-    def sent(self, index: int) -> None:
-        """Note that a call is sent to an engine."""
-        self._begun.add(index)
-        for number in self._beside.get(index, ()):
-            self._begun.add(number)
-            if number in self._ready:
-                self._ready.discard(number)
-                self._due.append(number)
-
-    def due(self) -> Iterator[int]:
-        """Return the due prefills, once; one that is not sent now never is.
-
-        Prefills whose whole prompt was sent are left out.
-        """
-        due, self._due = self._due, []
-        return (number for number in due if self._whole[number] not in self._begun)
-
-    def _add(self, number: int, index: int, call: FluidCall, part: Beginning) -> None:
-        self._whole[number] = index
-        for other in part.beside:
-            self._beside.setdefault(other, []).append(number)
-        prefixes = tuple(each for each in call.prefixes if each[1] <= part.tokens)
-        self.calls.append(
-            FluidCall(
-                row=call.row,
-                prompt_tokens=part.tokens,
-                completion_tokens=1.0,
-                prefixes=prefixes,
-                after=part.after,
-            )
-        )
-
-
 class _Pool:
     def __init__(
         self, calls: Sequence[FluidCall], profile: EngineProfile, instances: int, turns: _Turns
     ) -> None:
-        self._ahead, self._count = _Beginnings(calls), len(calls)
-        self._calls, self._profile, self._turns = [*calls, *self._ahead.calls], profile, turns
-        self._under_way = 0  # without prefills
+        self._calls, self._profile, self._turns = calls, profile, turns
         self._instances = [FluidInstance(profile) for _ in range(instances)]
         self._lacking = [len(call.after) for call in self._calls]
         self._behind: dict[int, list[int]] = {}
@@ -210,9 +144,7 @@ class _Pool:
             self._wake(number, instance.cut(now))
 
     def _is_ready(self, index: int) -> None:
-        if index >= self._count:
-            self._ahead.ready(index)
-        elif not self._turns.is_held_back(index):
+        if not self._turns.is_held_back(index):
             call, ready = self._calls[index], self._ready
             if call.function_us:
                 ready = self._functions.setdefault(call.processor, [])
@@ -221,10 +153,6 @@ class _Pool:
     def _ended(self, instance: FluidInstance, now: float) -> None:
         for index in instance.end(self._calls):
             call = self._calls[index]
-            if index >= self._count:
-                instance.remember_prompt(call)  # not sooner: calls go by what is there
-            else:
-                self._under_way -= 1
             instance.release(call)
             instance.remember_answer(call)
             self._call_ended(index)
@@ -232,24 +160,19 @@ class _Pool:
 
     def _call_ended(self, index: int) -> None:
         """Handle the end of a call: calls that waited only for it are ready."""
-        if index < self._count:
-            for opened in self._turns.ended(index):
-                self._is_ready(opened)
+        for opened in self._turns.ended(index):
+            self._is_ready(opened)
         for behind in self._behind.get(index, ()):
             self._lacking[behind] -= 1
             if not self._lacking[behind]:
                 self._is_ready(behind)
 
     def _dispatch(self, now: float) -> None:
-        """Send ready calls as far as there is room, then the prefills that are due.
-
-        The first call without room holds back the rest.
-        """
+        """Send ready calls as far as there is room; the first without room holds back the rest."""
         for processor, waiting in self._functions.items():
             while waiting and self._free.setdefault(processor, 1):
                 index = heapq.heappop(waiting)[-1]
                 self._free[processor] -= 1
-                self._ahead.sent(index)
                 ends = now + self._calls[index].function_us
                 heapq.heappush(self._events, (ends, _FUNCTION, index, 0))
         while self._ready:
@@ -258,17 +181,7 @@ class _Pool:
             if number is None:
                 break
             heapq.heappop(self._ready)
-            self._under_way += 1
-            self._ahead.sent(index)
             self._send(index, number, now)
-        capacity = self._profile.max_num_seqs * len(self._instances)
-        has_room = not self._turns.holds_back and goes_ahead(
-            self._turns.open, self._under_way + len(self._ready), capacity
-        )
-        for index in self._ahead.due():
-            number = self._place(self._calls[index])
-            if has_room and number is not None:
-                self._send(index, number, now)
 
     def _place(self, call: FluidCall) -> int | None:
         """Choose an instance as Kairos's placement does; None if none has room.
@@ -302,12 +215,10 @@ class _Pool:
     def _send(self, index: int, number: int, now: float) -> None:
         call, instance = self._calls[index], self._instances[number]
         cached = instance.cached(call)
-        if index < self._count:
-            self._cached_tokens += cached
+        self._cached_tokens += cached
         instance.hold(call)
         running = Running(index, call.prompt_tokens, cached)
         instance.coming += running.left
         self._sent[number].append(running)
-        if index < self._count:
-            instance.remember_prompt(call)
+        instance.remember_prompt(call)
         self._wake(number, now + self._profile.call_us, _COMES)

@@ -83,12 +83,6 @@ class PromptMarker:
         return found
 
 
-def alike(first: PromptMarks, second: PromptMarks) -> float:
-    """Return the tokens of the first prompt up to where the second begins to differ."""
-    known = {name for name, _ in second.prefixes}
-    return max((tokens for name, tokens in first.prefixes if name in known), default=0.0)
-
-
 def _stretches(size: int) -> Iterator[tuple[int, int]]:
     """Yield the stretches of a text of `size` bytes; each ends with a mark."""
     at, least = 0, _MARK_BYTES

@@ -54,8 +54,8 @@ def given(argument: Argument, values: Mapping[str, object]) -> object:
     return _part(values.get(argument.operator), argument.path)
 
 
-def filled(source: str, inputs: Mapping[str, object], count: int | None = None) -> Pieces:
-    """Return a template filled with these values; `count`: only its first segments.
+def filled(source: str, inputs: Mapping[str, object]) -> Pieces:
+    """Return a template filled with these values.
 
     An opaque segment with an unknown value is an unknown text, as long as its values.
 
@@ -66,7 +66,7 @@ def filled(source: str, inputs: Mapping[str, object], count: int | None = None) 
     if all(is_known(inputs.get(use.name)) for use in compiled.uses):
         return (compiled.render(inputs),)
     found: list[str | UnknownText] = []
-    for at, segment in enumerate(compiled.segments[:count]):
+    for at, segment in enumerate(compiled.segments):
         if isinstance(segment, Static):
             found.append(segment.text)
         elif isinstance(segment, Opaque):

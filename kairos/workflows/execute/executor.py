@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from kairos.workflows.compile.kept_order import RunEngines, kept_order
 from kairos.workflows.compile.operators import Generation, Processing, RegisteredCall
 from kairos.workflows.compile.passes.order import CallOrder
-from kairos.workflows.compile.passes.prefill import goes_ahead
+from kairos.workflows.compile.passes.prefill import MOST_ROWS
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.execute.behaviours import WantsCall, WantsPrefill
 from kairos.workflows.execute.commands import (
@@ -263,10 +263,11 @@ class Executor:
             self._out.append(ReadGroups(count) if self._stage else ReadRows(count))
 
     def _has_room(self) -> bool:
+        """Return whether prefills are sent: few rows are open, and each call has room for one."""
         window, rows = self._window, sum(each.open for each in self._intakes)
         if self._intakes[0].holds_back:
             return False  # few rows are open, although many have come
-        return goes_ahead(rows, window.calls, window.capacity)
+        return rows <= MOST_ROWS and 2 * window.calls <= window.capacity
 
     def _finish_if_done(self) -> None:
         waits = self._window.in_flight

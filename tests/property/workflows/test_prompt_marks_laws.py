@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.core import EngineProfile, StepCost
-from kairos.workflows.compile.fluid_engine import Beginning, FluidCall, drop_inner_marks
+from kairos.workflows.compile.fluid_engine import FluidCall, drop_inner_marks
 from kairos.workflows.compile.makespan import makespan
 
 ENGINE = EngineProfile(
@@ -36,11 +36,8 @@ def drawn_calls(dice: random.Random) -> list[FluidCall]:
         for _ in range(dice.randint(1, 8)):
             tokens += dice.randint(1, 30)
             marks.append((dice.getrandbits(60), tokens))
-        begins = None
         if calls and dice.random() < 0.4:
-            beside = dice.randrange(len(calls))
-            begins = Beginning(dice.uniform(0, tokens), after, (beside,))
-            after = tuple(sorted({*after, beside}))  # so that there is time for it
+            after = tuple(sorted({*after, dice.randrange(len(calls))}))
         calls.append(
             FluidCall(
                 row=number,
@@ -49,7 +46,6 @@ def drawn_calls(dice: random.Random) -> list[FluidCall]:
                 prefixes=tuple(marks),
                 answered=dice.getrandbits(60),
                 after=after,
-                begins=begins,
             )
         )
     return calls

@@ -91,14 +91,6 @@ class PartialPrefill(msgspec.Struct, frozen=True):
         return beginning(filled)
 
 
-def goes_ahead(rows: int, calls: int, capacity: int) -> bool:
-    """Return whether prefills are sent with `rows` open rows and `calls` calls in flight or ready.
-
-    Engines run `capacity` calls, and must have room for one more for each.
-    """
-    return rows <= MOST_ROWS and 2 * calls <= capacity
-
-
 def partial_prefills(declaration: Declaration, latencies: Latencies) -> tuple[PartialPrefill, ...]:
     """Return the prefixes worth prefilling, for operators in an order of dependencies.
 

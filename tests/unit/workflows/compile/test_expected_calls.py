@@ -8,7 +8,7 @@ from kairos.workflows.compile.expected_calls import expected_calls
 from kairos.workflows.compile.flow_profile import OperatorProfile
 from kairos.workflows.compile.gates import gates
 from kairos.workflows.compile.pipeline import compile_plan
-from kairos.workflows.compile.prompt_marks import PromptMarker, alike
+from kairos.workflows.compile.prompt_marks import PromptMarker
 from kairos.workflows.declare.yaml_file import read_yaml
 
 FLOW = """
@@ -124,6 +124,12 @@ outputs: {second: second}
     assert names[: len(first.prefixes) + 1] == [*(n for n, _ in first.prefixes), first.answered]
 
 
+def alike(first, second):
+    """The tokens of the first prompt up to where the second begins to differ."""
+    known = {name for name, _ in second.prefixes}
+    return max((tokens for name, tokens in first.prefixes if name in known), default=0.0)
+
+
 def test_two_prompts_are_marked_alike_as_far_as_they_are_and_long_texts_further_apart():
     marker = PromptMarker()
     text = "".join(f"word {n} " for n in range(4_000))
@@ -149,26 +155,3 @@ def test_reckoning_ends_with_the_row_that_makes_enough_calls():
         some.merged,
     )
     assert whole.before(0).calls == []
-
-
-AHEAD = """
-flow: ahead
-operators:
-  row: {kind: input}
-  first: {kind: llm, prompt: "{{ row.question }}", max_tokens: 60}
-  draft: {kind: llm, prompt: "{{ first }}", max_tokens: 60}
-  last: {kind: llm, prompt: "Long as it is: {{ row.text }} {{ first }} Then: {{ draft }}"}
-outputs: {text: last}
-"""
-
-
-def test_what_of_a_prompt_may_be_computed_ahead_and_beside_what():
-    rows = [{"question": "?", "text": "x" * 40_000}]
-    first, draft, last = expected(rows, flow=AHEAD).calls
-    assert (first.begins, draft.begins) == (None, None)
-    assert (last.after, last.begins.after, last.begins.beside) == ((0, 1), (0,), (1,))
-    # All but the last answer, and what closes the message and begins the answer.
-    rest = last.prompt_tokens - last.begins.tokens
-    assert draft.completion_tokens <= rest <= draft.completion_tokens + 10
-    assert last.begins.tokens in {tokens for _, tokens in last.prefixes}
-    assert expected(rows, flow=AHEAD, prefill=False).calls[-1].begins is None

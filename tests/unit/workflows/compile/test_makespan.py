@@ -5,9 +5,8 @@ import pytest
 
 from kairos.core import CallShape, EngineProfile, StepCost
 from kairos.workflows.compile.costs.fluid import makespan_us
-from kairos.workflows.compile.fluid_engine import Beginning, FluidCall
+from kairos.workflows.compile.fluid_engine import FluidCall
 from kairos.workflows.compile.makespan import Makespan, makespan
-from kairos.workflows.compile.passes.prefill import MOST_ROWS
 
 # A step is 10 µs; a prompt token 1, a sequence 2.
 ENGINE = EngineProfile(
@@ -100,57 +99,3 @@ def test_equal_calls_at_once_take_what_the_closed_form_says(calls):
     shape = CallShape(prompt=300, answer=80)
     took = makespan([call(row, 300, 80) for row in range(calls)], engine, 1)
     assert took.time_us == pytest.approx(makespan_us(engine, shape, calls), rel=0.05)
-
-
-MARKS = ((1, 12.0), (2, 16.0), (3, 40.0))
-WAITS = Beginning(tokens=16.0, after=(), beside=(0,))
-
-
-def chain(rows=1, answer=10, begins=WAITS, engine=ENGINE):
-    """In each row a call, and one of 40 tokens that waits for it, of which 16 may go ahead."""
-    calls = []
-    for row in range(rows):
-        first = len(calls)
-        own = tuple((100 * row + mark, tokens) for mark, tokens in MARKS)
-        part = begins and msgspec.structs.replace(begins, beside=(first,))
-        calls.append(call(row, prompt=20, answer=answer))
-        calls.append(call(row, prompt=40, after=(first,), prefixes=own, begins=part))
-    return makespan(calls, engine, 1)
-
-
-ROOMY = msgspec.structs.replace(ENGINE, max_num_seqs=8)
-
-
-def test_a_beginning_is_computed_beside_what_its_prompt_waits_for():
-    alone, ahead = chain(begins=None, engine=ROOMY), chain(engine=ROOMY)
-    assert (alone.cached_tokens, ahead.cached_tokens) == (0, 16)
-    # Its 16 tokens are in the first step, beside the other prompt, and not in the second's.
-    assert alone.time_us == ahead.time_us == pytest.approx(30 + 9 * 12 + 50 + 2 * 12)
-    step = StepCost(fixed_us=10, weights_us=300, prefill_token_us=8)
-    bound = msgspec.structs.replace(ROOMY, step=step)  # 36 tokens take as long as none, 40 longer
-    assert chain(begins=None, engine=bound).time_us == pytest.approx(10 * 310 + 330 + 2 * 310)
-    assert chain(engine=bound).time_us == pytest.approx(13 * 310)
-
-
-def test_nothing_goes_ahead_where_engines_have_no_room_or_many_rows_are_open():
-    assert chain(engine=msgspec.structs.replace(ENGINE, max_num_seqs=1)).cached_tokens == 0
-    wide = msgspec.structs.replace(ENGINE, max_num_seqs=64, max_num_batched_tokens=1_000)
-    assert chain(MOST_ROWS, engine=wide).cached_tokens == 16 * MOST_ROWS
-    assert chain(MOST_ROWS + 1, engine=wide).cached_tokens == 0
-
-
-def test_a_beginning_that_waits_itself_goes_when_that_is_there():
-    part = Beginning(tokens=16.0, after=(0,), beside=(1,))
-    calls = [
-        call(answer=3),
-        call(answer=20, after=(0,)),
-        call(prompt=40, after=(1,), prefixes=MARKS, begins=part),
-    ]
-    assert makespan(calls, ROOMY, 1).cached_tokens == 16
-    late = msgspec.structs.replace(part, after=(1,))  # when its whole prompt may go
-    assert (
-        makespan(
-            [*calls[:2], msgspec.structs.replace(calls[2], begins=late)], ROOMY, 1
-        ).cached_tokens
-        == 0
-    )
