@@ -11,6 +11,7 @@ from aiohttp import web
 
 from kairos.core import Bounced, Cancelled, Failed, Finished, InstanceLeft, PrefillFailed
 from kairos.settings import EngineSettings
+from tests.e2e.batch_files import client_of
 from tests.support.engines.probes import probe_every
 from tests.support.simulate import standin as standins
 
@@ -59,8 +60,13 @@ async def before(kairos, prefill, decode, **given):
     return await kairos(settings(prefill, "prefill"), settings(decode, "decode"), **given)
 
 
-def client_of(served):
-    return openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+@pytest.fixture
+async def split(kairos, pair_of):
+    """A Kairos before a pair, a client of it, and the two instances."""
+    prefill, decode = await pair_of()
+    served = await before(kairos, prefill, decode)
+    async with client_of(served.url) as client:
+        yield served, client, prefill, decode
 
 
 def bodies(engine):
@@ -68,14 +74,12 @@ def bodies(engine):
 
 
 async def test_g12_the_prompt_goes_to_the_prefill_instance_and_its_cache_to_the_decode_instance(
-    kairos, pair_of
+    split,
 ):
-    prefill, decode = await pair_of()
-    served = await before(kairos, prefill, decode)
-    async with client_of(served) as client:
-        answer = await client.chat.completions.create(
-            model="tiny", messages=MESSAGES, max_tokens=7, extra_headers={"x-request-id": "mine"}
-        )
+    served, client, prefill, decode = split
+    answer = await client.chat.completions.create(
+        model="tiny", messages=MESSAGES, max_tokens=7, extra_headers={"x-request-id": "mine"}
+    )
 
     assert answer.usage.completion_tokens == 7
     [first], [second] = bodies(prefill), bodies(decode)
@@ -98,19 +102,17 @@ async def test_g12_the_prompt_goes_to_the_prefill_instance_and_its_cache_to_the_
 
 
 @pytest.mark.parametrize("route", ["chat", "completion"])
-async def test_g12_streams_are_streamed_by_the_decode_instance(kairos, pair_of, route):
-    prefill, decode = await pair_of()
-    served = await before(kairos, prefill, decode)
+async def test_g12_streams_are_streamed_by_the_decode_instance(split, route):
+    _, client, prefill, decode = split
     asked = {"model": "tiny", "stream": True, "max_tokens": 5,
              "stream_options": {"include_usage": True}}  # fmt: skip
-    async with client_of(served) as client:
-        if route == "chat":
-            stream = await client.chat.completions.create(
-                messages=MESSAGES, max_completion_tokens=5, **asked
-            )
-        else:
-            stream = await client.completions.create(prompt="Once upon a time", **asked)
-        chunks = [chunk async for chunk in stream]
+    if route == "chat":
+        stream = await client.chat.completions.create(
+            messages=MESSAGES, max_completion_tokens=5, **asked
+        )
+    else:
+        stream = await client.completions.create(prompt="Once upon a time", **asked)
+    chunks = [chunk async for chunk in stream]
 
     assert chunks[-1].usage.completion_tokens == 5
     [first] = bodies(prefill)
@@ -119,28 +121,24 @@ async def test_g12_streams_are_streamed_by_the_decode_instance(kairos, pair_of, 
     assert bodies(decode)[0]["stream"]
 
 
-async def test_g12_many_calls_at_once_each_get_their_own_cache(kairos, pair_of):
-    prefill, decode = await pair_of()
-    served = await before(kairos, prefill, decode)
-    async with client_of(served) as client:
-        await asyncio.gather(
-            *(
-                client.completions.create(model="tiny", prompt=f"story {n} " * n, max_tokens=3)
-                for n in range(1, 41)
-            )
+async def test_g12_many_calls_at_once_each_get_their_own_cache(split):
+    served, client, prefill, decode = split
+    await asyncio.gather(
+        *(
+            client.completions.create(model="tiny", prompt=f"story {n} " * n, max_tokens=3)
+            for n in range(1, 41)
         )
+    )
 
     assert prefill.finished == decode.finished == 40
     assert all("kv_transfer_params" in body for body in bodies(decode))
     await served.settled()
 
 
-async def test_g12_what_has_no_two_halves_goes_to_the_decode_instance_alone(kairos, pair_of):
-    prefill, decode = await pair_of()
-    served = await before(kairos, prefill, decode)
-    async with client_of(served) as client:
-        await client.embeddings.create(model="tiny", input="a")
-        await client.responses.create(model="tiny", input="Hello")
+async def test_g12_what_has_no_two_halves_goes_to_the_decode_instance_alone(split):
+    _, client, prefill, decode = split
+    await client.embeddings.create(model="tiny", input="a")
+    await client.responses.create(model="tiny", input="Hello")
 
     assert not prefill.received
     assert len(decode.received) == 2
@@ -149,7 +147,7 @@ async def test_g12_what_has_no_two_halves_goes_to_the_decode_instance_alone(kair
 async def test_without_phases_each_engine_serves_whole_calls(kairos, pair_of):
     one, other = await pair_of()
     served = await kairos(one.url, other.url)
-    async with client_of(served) as client:
+    async with client_of(served.url) as client:
         await client.chat.completions.create(model="tiny", messages=MESSAGES)
 
     [body] = bodies(one) + bodies(other)
@@ -188,7 +186,7 @@ async def test_g12_where_the_first_half_fails_the_decode_instance_serves_the_who
     prefill, (_, decode) = await engines(), await pair_of()
     prefill.answer = wrong
     served = await before(kairos, prefill, decode, stall_s=1 if wrong is silent else 60)
-    async with client_of(served) as client:
+    async with client_of(served.url) as client:
         answer = await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=4)
 
     assert answer.usage.completion_tokens == 4
@@ -202,7 +200,7 @@ async def test_g12_a_prefill_instance_that_fails_is_left_aside(kairos, engines, 
     prefill, (_, decode) = await engines(), await pair_of()
     prefill.answer = broken
     served = await before(kairos, prefill, decode)
-    async with client_of(served) as client:
+    async with client_of(served.url) as client:
         for n in range(5):
             await client.completions.create(model="tiny", prompt=f"{n}", max_tokens=3)
 
@@ -216,7 +214,7 @@ async def test_g12_a_prefill_instance_that_died_is_asked_no_more(kairos, engines
     prefill, (_, decode) = await engines(), await pair_of()
     served = await before(kairos, prefill, decode)
     await prefill.stop()
-    async with client_of(served) as client:
+    async with client_of(served.url) as client:
         await client.chat.completions.create(model="tiny", messages=MESSAGES)
         await served.facts.seen(InstanceLeft)
         await client.chat.completions.create(model="tiny", messages=MESSAGES)
@@ -233,7 +231,7 @@ async def test_g12_where_the_cache_is_gone_the_call_goes_to_another_instance(kai
     served = await kairos(*both, EngineSettings(url=other.url, usd_per_hour=0.0))
     for each in (decode, other):
         forget_caches(prefill, each)
-    async with client_of(served) as client:
+    async with client_of(served.url) as client:
         answers = await asyncio.gather(
             *(
                 client.completions.create(model="tiny", prompt=f"{n}", max_tokens=3)
@@ -265,7 +263,7 @@ async def test_g12_a_decode_instance_that_dies_under_a_call_loses_nothing(kairos
         EngineSettings(url=decode.url, phase="decode", usd_per_hour=1.0, kv_tokens=65_536),
         EngineSettings(url=other.url, phase="decode", usd_per_hour=2.0),
     )
-    async with client_of(served) as client:
+    async with client_of(served.url) as client:
         for n in range(6):
             await client.completions.create(model="tiny", prompt=f"{n}", max_tokens=3)
 
@@ -275,18 +273,14 @@ async def test_g12_a_decode_instance_that_dies_under_a_call_loses_nothing(kairos
     await served.settled()
 
 
-async def test_g12_a_client_that_leaves_ends_its_call_on_the_prefill_instance(kairos, pair_of):
-    prefill, decode = await pair_of()
-    served = await before(kairos, prefill, decode)
+async def test_g12_a_client_that_leaves_ends_its_call_on_the_prefill_instance(split):
+    served, client, prefill, decode = split
     prefill.batch.pause()
-    async with client_of(served) as client:
-        asking = asyncio.create_task(
-            client.chat.completions.create(model="tiny", messages=MESSAGES)
-        )
-        await prefill.until(lambda engine: engine.received)
-        asking.cancel()
-        await served.facts.seen(Cancelled)
-        await prefill.until(lambda engine: engine.aborted)
+    asking = asyncio.create_task(client.chat.completions.create(model="tiny", messages=MESSAGES))
+    await prefill.until(lambda engine: engine.received)
+    asking.cancel()
+    await served.facts.seen(Cancelled)
+    await prefill.until(lambda engine: engine.aborted)
 
     assert not decode.received
     await served.settled()
@@ -295,7 +289,7 @@ async def test_g12_a_client_that_leaves_ends_its_call_on_the_prefill_instance(ka
 async def test_g12_a_prompt_that_is_refused_is_refused_by_the_decode_instance_too(kairos, pair_of):
     prefill, decode = await pair_of(prefill={"max_model_len": 64}, decode={"max_model_len": 64})
     served = await before(kairos, prefill, decode)
-    async with client_of(served) as client:
+    async with client_of(served.url) as client:
         with pytest.raises(openai.BadRequestError, match="maximum context length"):
             await client.completions.create(model="tiny", prompt="word " * 200)
 
@@ -307,7 +301,7 @@ async def test_a_client_cannot_say_where_its_cache_is_fetched_from(kairos, pair_
     prefill, decode = await pair_of(prefill={"fail": fails})
     served = await before(kairos, prefill, decode)
     evil = {"do_remote_prefill": True, "remote_host": "192.0.2.1", "remote_port": 1}
-    async with client_of(served) as client:
+    async with client_of(served.url) as client:
         await client.chat.completions.create(
             model="tiny", messages=MESSAGES, extra_body={"kv_transfer_params": evil}
         )
@@ -324,7 +318,7 @@ async def test_nor_can_it_where_the_call_is_not_split(kairos, pair_of):
     evil = {"do_remote_prefill": True, "remote_host": "192.0.2.1", "remote_port": 1}
     escaped = json.dumps({"model": "tiny", "messages": MESSAGES, "kv_transfer_params": evil})
     escaped = escaped.replace("kv_transfer", "kv\\u005ftransfer")
-    async with client_of(served) as client:
+    async with client_of(served.url) as client:
         await client.chat.completions.create(
             model="tiny", messages=MESSAGES, extra_body={"kv_transfer_params": evil}
         )
