@@ -158,19 +158,6 @@ async def test_a_body_of_just_the_limit_is_served(kairos, engine):
     assert (await served.ask("POST", CHAT, data=GOOD + b" ")).status == 413
 
 
-async def test_a_body_that_comes_in_chunks_is_served(served, engine):
-    wire = await served.connect()
-    await wire.send(
-        f"POST {CHAT} HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
-    )
-    for byte in GOOD:
-        await wire.send(b"1\r\n%c\r\n" % byte)
-    await wire.send(b"0\r\n\r\n")
-
-    assert (await wire.answer()).status == 200
-    assert engine.calls[0].body == GOOD
-
-
 async def test_a_client_that_waits_to_be_told_to_send_its_body_is_told(served, engine):
     wire = await served.connect()
     await wire.send(
@@ -225,17 +212,6 @@ async def test_a_body_that_unpacks_to_more_than_is_allowed_is_refused(kairos, en
 
     assert (await wire.answer()).status == 413
     assert (await served.chat()).status == 200
-
-
-async def test_requests_in_one_packet_are_answered_in_their_order(served, engine):
-    wire = await served.connect()
-    one = b"POST %b HTTP/1.1\r\nHost: k\r\nContent-Length: %d\r\nX-Request-Id: %%b\r\n\r\n%b"
-    request = one % (CHAT.encode(), len(GOOD), GOOD)
-    await wire.send(b"".join(request % each for each in (b"r-1", b"r-2", b"r-3")))
-
-    answers = [await wire.answer() for _ in range(3)]
-
-    assert [each.headers["x-request-id"] for each in answers] == ["r-1", "r-2", "r-3"]
 
 
 async def test_a_prompt_that_no_instance_can_hold_is_refused_with_both_numbers(kairos, engine):

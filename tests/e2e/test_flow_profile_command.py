@@ -78,6 +78,7 @@ async def test_who_performs_the_calls_must_be_said_once(tmp_path):
         status, said = await kairos_command(tmp_path, *words, *more)
         assert status == 1
         assert "name who performs the calls" in said
+        assert ("--engine" in said, "--url" in said) == (True, True)
 
 
 async def test_a_run_says_what_was_expected_beside_what_it_came_to(tmp_path, engine):
@@ -143,12 +144,3 @@ async def test_batches_are_measured_and_used_by_plans_and_runs(tmp_path):
         sizes = [len(json.loads(seen.body)["input"]) for seen in embedder.received]
         assert sorted(sizes, reverse=True) == [40] * 7 + [20]
         assert json.loads((tmp_path / "out.jsonl").read_text())["count"] == 300
-
-
-@pytest.mark.parametrize("word", ["--engine", "--url"])
-async def test_a_flow_with_llm_calls_needs_somebody_who_performs_them(tmp_path, word):
-    (tmp_path / "flow.yaml").write_text(FLOW)
-    write_rows(tmp_path / "rows.jsonl", [{"text": "a"}])
-    status, said = await kairos_command(tmp_path, "profile", "flow.yaml", "--inputs", "rows.jsonl")
-    assert status == 1
-    assert word in said

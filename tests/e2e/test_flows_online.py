@@ -359,14 +359,6 @@ async def test_where_no_directory_is_named_there_are_no_flows(kairos, engine):
     assert engine.calls == []
 
 
-async def test_flows_outlive_the_process(kairos, engine, tmp_path):
-    answers(engine)
-    first = await kairos(engine.url, flows=kept_in(tmp_path / "flows"))
-    await put(first)
-    second = await kairos(engine.url, flows=kept_in(tmp_path / "flows"))
-    assert (await invoke(second, {"text": "x"})).status == 200
-
-
 async def test_a_client_that_leaves_ends_the_calls_of_its_flow(served, engine):
     await put(served)
     engine.answer = engine.when_released

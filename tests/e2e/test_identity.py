@@ -6,7 +6,6 @@ from msgspec.structs import replace
 from kairos.core import Arrived, WorkflowEnded
 from kairos.gateway import Gateway
 from tests.e2e.batch_files import key
-from tests.support.settings.quotas import QuotaSettings
 
 CHAT = "/v1/chat/completions"
 
@@ -125,17 +124,6 @@ async def test_without_a_known_key_nothing_of_v1_is_served(kairos, engine):
 
     assert engine.calls == []
     assert served.facts.all(Arrived) == []
-
-
-async def test_who_has_used_up_its_quota_is_told_when_to_come_back(kairos, engine):
-    quota = QuotaSettings(tenant="acme", calls_per_minute=2)
-    served = await kairos(engine.url, key=KEYS, quota=(quota,))
-    acme, bell = ({"Authorization": f"Bearer {name}"} for name in ("acme", "bell"))
-    assert [(await served.chat(headers=acme)).status for _ in range(3)] == [200, 200, 429]
-    refused = await served.chat(headers=acme)
-    assert refused.error()["code"] == "quota_exceeded"
-    assert 28 <= int(refused.headers["Retry-After"]) <= 30
-    assert (await served.chat(headers=bell)).status == 200
 
 
 async def test_the_class_of_service_is_the_headers_within_what_the_key_may_ask_for(kairos, engine):

@@ -7,11 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from kairos.core import (
-    PLACEMENTS,
-    POLICIES,
     Arrived,
-    Balancer,
-    Dispatch,
     InstanceJoined,
     InstanceLeft,
 )
@@ -362,27 +358,6 @@ async def test_a_key_that_the_settings_name_is_sent_to_one_that_is_added(
     await remove(served, first)
     assert (await served.chat()).status == 200
     assert second.calls[0].headers["authorization"] == "Bearer an engine's"
-
-
-async def test_decisions_on_instances_that_come_and_go_replay(kairos, engines):
-    first, second = await engines(), await engines()
-    served = await kairos(first.url, max_num_seqs=2)
-    for engine in (first, second):
-        engine.answer = engine.when_released
-    calls = await asking(served, 3)
-    await add(served, second, max_num_seqs=1)
-    await second.called()
-    await remove(served, first)
-    calls += await asking(served)
-    first.release(2)
-    second.release(2)
-    assert [(await call).status for call in calls] == [200] * 4
-    await served.settled()
-
-    balancer = Balancer(POLICIES["kairos"], PLACEMENTS["kairos"])
-    commands = [balancer.handle(each.event, each.at) for each in served.facts.records]
-    assert commands == [list(each.commands) for each in served.facts.records]
-    assert sum(isinstance(each, Dispatch) for told in commands for each in told) == 4
 
 
 def settings(served, *engine_settings, **given):

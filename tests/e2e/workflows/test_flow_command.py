@@ -202,45 +202,29 @@ async def test_what_is_wrong_is_told_before_anything_is_spent(place, engine, cha
     assert await listed(place) == []
 
 
-async def test_an_option_that_there_was_is_refused_with_what_to_use_instead(place, engine):
-    status, said = await kairos_command(place, *run_arguments(engine, "--gantt", "run.svg"))
-    assert status == 1
-    assert "run has no --gantt any more" in said
-    assert "--perfetto" in said
-    assert engine.calls == []
+RESULTS, RAY = "--results postgresql://", "--on ray://HEAD:PORT"
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "instead"),
     [
-        ("run", "--bus", "kafka://k:1"),
-        ("run", "--config", "k.toml"),
-        ("run", "--values", "shared"),
-        ("runs", "resume", "chain-1", "--bus", "kafka://k:1"),
-        ("runs", "resume", "chain-1", "--config=k.toml"),
-        ("runs", "resume", "chain-1", "--values", "shared"),
-        ("runs", "resume", "chain-1", "--stand-by"),
-        ("runs", "cancel", "chain-1", "--bus", "kafka://k:1"),
+        (("run", "--bus", "kafka://k:1"), RESULTS),
+        (("run", "--config", "k.toml"), RESULTS),
+        (("run", "--values", "shared"), RESULTS),
+        (("runs", "resume", "chain-1", "--bus", "kafka://k:1"), RESULTS),
+        (("runs", "resume", "chain-1", "--config=k.toml"), RESULTS),
+        (("runs", "resume", "chain-1", "--values", "shared"), RESULTS),
+        (("runs", "resume", "chain-1", "--stand-by"), RESULTS),
+        (("runs", "cancel", "chain-1", "--bus", "kafka://k:1"), RESULTS),
+        (("process", "--embedder", "http://e:1"), RAY),
+        (("run", "--processor", "http://p:1"), RAY),
+        (("runs", "resume", "chain-1", "--processor=http://p:1"), RAY),
+        (("profile", "chain.yaml", "--processor", "http://p:1"), RAY),
+        (("run", "--gantt", "run.svg"), "--perfetto"),
     ],
 )
-async def test_what_kept_runs_on_kafka_is_refused_with_what_to_use_instead(place, engine, words):
+async def test_what_there_was_is_refused_with_what_to_use_instead(place, engine, words, instead):
     arguments = run_arguments(engine, *words[1:]) if words[0] == "run" else words
     status, said = await kairos_command(place, *arguments)
-    assert (status, "--results postgresql://" in said, "any more" in said) == (1, True, True)
-    assert engine.calls == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("process", "--embedder", "http://e:1"),
-        ("run", "--processor", "http://p:1"),
-        ("runs", "resume", "chain-1", "--processor=http://p:1"),
-        ("profile", "chain.yaml", "--processor", "http://p:1"),
-    ],
-)
-async def test_processors_as_services_are_refused_with_what_to_use_instead(place, engine, words):
-    arguments = run_arguments(engine, *words[1:]) if words[0] == "run" else words
-    status, said = await kairos_command(place, *arguments)
-    assert (status, "--on ray://HEAD:PORT" in said, "any more" in said) == (1, True, True)
+    assert (status, instead in said, "any more" in said) == (1, True, True)
     assert engine.calls == []

@@ -109,22 +109,6 @@ async def test_results_of_another_model_or_revision_do_not_count(runs):
         assert asked in ({fields["model"]}, set())
 
 
-async def test_a_failed_row_spares_the_others_and_says_why(runs):
-    def says(body):
-        if "text 3" in str(body):
-            return web.json_response({"error": {"message": "too long for me"}}, status=400)
-        return answer_to(body)
-
-    answering(runs.engine, says)
-    record = await runs.run(ECHO, texts(6))
-
-    assert [row["row"] for row in runs.out()] == [0, 1, 2, 4, 5]
-    (error,) = runs.out("out.errors.jsonl")
-    assert (error["row"], error["operator"]) == (3, "said")
-    assert "too long for me" in error["error"]
-    assert record.has_failures
-
-
 async def test_rows_that_cannot_be_read_fail_alone(runs, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"text": "one"}\n{"text": "' + b"x" * ROW_BYTES + b'"}\n{"text\n{}\n')
@@ -298,20 +282,6 @@ async def test_a_running_kairos_knows_rows_as_workflows_and_operators_as_agents(
     }
     view = await gateway.ask("GET", f"/v1/workflows/{record.id}/0")
     assert [call["agent"] for call in view.json()["calls"]] == ["summary", "answer"]
-
-
-async def test_calls_that_are_refused_for_now_are_made_again(runs):
-    refused = iter([503, 429, 503])
-
-    def says(body):
-        if status := next(refused, None):
-            return web.json_response({}, status=status, headers={"Retry-After": "0"})
-        return answer_to(body)
-
-    answering(runs.engine, says)
-    await runs.run(ECHO, texts(3))
-
-    assert runs.out() == naive(ECHO, texts(3))
 
 
 @pytest.mark.parametrize(("bound", "most"), [("BACKLOG", 20), ("BACKLOG_BYTES", 20_000)])

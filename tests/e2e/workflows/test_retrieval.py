@@ -8,7 +8,7 @@ import pytest
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
 from kairos.workflows.compile.retrieval import passages
-from tests.e2e.cli.flow_runs import answering, kairos_command, write_rows
+from tests.e2e.cli.flow_runs import kairos_command, write_rows
 from tests.support.simulate.standin import StandInSettings, serve
 
 ASK = """
@@ -189,21 +189,6 @@ async def test_what_the_command_refuses(tmp_path, options, says):
     assert status == 1
     assert says in " ".join(said.split())
     assert "secret" not in said
-
-
-async def test_the_command_runs_a_flow_that_retrieves(tmp_path, engine, embedders, reranker):
-    answering(engine)
-    (tmp_path / "flow.yaml").write_text(ASK)
-    write_rows(tmp_path / "rows.jsonl", [{"document": document(1), "question": "otter1 eats"}])
-    status, said = await kairos_command(
-        tmp_path,
-        *("run", "flow.yaml", "--inputs", "rows.jsonl", "--out", "out.jsonl"),
-        *("--engine", engine.url, "--embedder", embedders[0].url, "--embedder", embedders[1].url),
-        *("--reranker", reranker.url, "--collections", "collections"),
-    )
-
-    assert status == 0, said
-    assert "otter1 eats" in (tmp_path / "out.jsonl").read_text()
 
 
 SCORED = """
