@@ -31,9 +31,9 @@ from kairos.capacity.hardware_files import load_catalogue
 from kairos.capacity.hardware_options import observed_calls
 from kairos.capacity.hardware_plan import call_kinds
 from kairos.capacity.lowering import ObservedCall
-from kairos.capacity.pool import CallKind, InstanceKind, Pool, PoolProblem
+from kairos.capacity.pool import CallKind, InstanceKind, PoolProblem
 from kairos.capacity.pool_simulation import POLICY, SimulatedPool, pool_world
-from kairos.capacity.prediction import Prediction, predicted
+from kairos.capacity.prediction import Prediction, Predictor
 from kairos.capacity.serving import InstanceUse, Phases, use
 from kairos.core import SECOND
 from kairos.simulate import Workflow, World, draw_arrivals, load_workflows
@@ -215,17 +215,10 @@ class _Planned:
         problem = PoolProblem(
             calls=calls,
             instances=self._kinds,
-            workflows_per_s=per_s,
             kv_bytes_per_token=self._kinds[0].kv_bytes_per_token,
         )
-        pool = Pool(
-            counts=self._counts,
-            routes={each.name: dict.fromkeys(self._counts, 1.0) for each in calls},
-            usd_per_hour=1.0,
-            path_s=0.0,
-            late_s=0.0,
-        )
-        return predicted(problem, pool, self._observed)
+        routes = {each.name: dict.fromkeys(self._counts, 1.0) for each in calls}
+        return Predictor(problem, self._observed).predicted(self._counts, routes)
 
     def count(self, per_s: float, expected: Prediction) -> int:
         return min(max(round(STAYS * per_s * expected.mean_s), FEWEST), MOST)

@@ -142,7 +142,6 @@ class BruteForce:
         problem = PoolProblem(
             calls=calls,
             instances=kinds,
-            workflows_per_s=asked.workflows_per_s,
             targets=asked.targets,
             link=asked.link,
         )

@@ -1,9 +1,6 @@
 """Answer to a question about hardware: plan, plans of changed questions, reasons, simulation."""
 
-import os
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import msgspec
 
@@ -40,27 +37,12 @@ def plan_options(options: HardwareOptions) -> HardwareAnswer:
     workflows = planned_workflows(options)
     asked = read_question(options, workflows)
     changes = {text: change_question(asked, text) for text in options.what_if}
-    with _quiet_solver():
-        found = plan_hardware(asked)
-        others = {text: plan_hardware(changed) for text, changed in changes.items()}
-        why = give_reasons(asked, found) if found.met and asked.objective == "cost" else None
+    found = plan_hardware(asked)
+    others = {text: plan_hardware(changed) for text, changed in changes.items()}
+    why = give_reasons(asked, found) if found.met and asked.objective == "cost" else None
     steps = None
     if options.today is not None:
         from_today, pool = todays_pool(options, asked)
         steps = plan_migration(from_today, found, pool)
     times = simulate_plan(asked, found, workflows) if options.simulate else None
     return HardwareAnswer(asked=asked, plan=found, others=others, why=why, steps=steps, times=times)
-
-
-@contextmanager
-def _quiet_solver() -> Iterator[None]:
-    """Drop the output of the solver, which is C++ and prints to standard output."""
-    sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)

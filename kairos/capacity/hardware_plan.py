@@ -131,7 +131,6 @@ def question_problem(question: HardwareQuestion) -> tuple[PoolProblem, Mapping[s
     problem = PoolProblem(
         calls=calls,
         instances=found.kinds,
-        workflows_per_s=question.workflows_per_s,
         targets=question.targets,
         link=question.link,
     )
@@ -255,7 +254,6 @@ def call_kinds(workflows: Workflows, workflows_per_s: float) -> tuple[CallKind, 
                 new_cv2=_cv2([call.prompt_tokens - call.cached_tokens for call in calls]),
             ),
             per_s=len(calls) / len(workflows) * workflows_per_s,
-            on_path=len(calls) / len(workflows),
         )
         for agent, calls in sorted(by_agent.items())
     )
@@ -281,9 +279,6 @@ def _planned(question: HardwareQuestion, problem: PoolProblem, found: FoundPool)
         pool=Pool(
             counts=counts,
             routes=routes,
-            usd_per_hour=usd,
-            path_s=found.prediction.mean_s,
-            late_s=max(0.0, found.prediction.p95_s - question.p95_s),
         ),
         prediction=found.prediction,
         kinds=kinds,

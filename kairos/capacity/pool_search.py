@@ -4,11 +4,9 @@ Candidates are enumerated from small to large: for a model's calls (or for one o
 agents) instances that serve both phases, or a pair; for the calls of a model that are split, two
 kinds that serve both. Each is evaluated by `prediction.Predictor`, at the batch that its load
 makes. Bounds keep this short, and are exact: more instances cost more, and no pool is faster than
-the same kinds without load. If a model has too many agents for trying all blocks, the mixed-integer
-program of `pool.py` proposes pools, too. A local search continues from each pool of the front: one
-instance less, an agent elsewhere, another share, another kind in the place of one, part of the
-calls in another way. So it does from pools a little behind the front, since what a share brings
-shows only with the calls of other models.
+the same kinds without load. A local search continues from each pool of the front: one instance
+less, an agent elsewhere, another share, another kind in the place of one, part of the calls in
+another way.
 
 The search does not know the target: so a tighter one is never cheaper.
 """
@@ -20,11 +18,9 @@ from itertools import combinations
 from typing import Literal
 
 import msgspec
-from msgspec.structs import replace
 
-from kairos.capacity.pool import InstanceKind, Pool, smallest_pool
+from kairos.capacity.pool import InstanceKind
 from kairos.capacity.prediction import Prediction, Predictor
-from kairos.capacity.program import NotSolvedInTime
 from kairos.capacity.resources import total
 from kairos.capacity.serving import Phases
 
@@ -42,13 +38,8 @@ MIXED_WAYS = 14  # to serve calls that are tried together, two and two
 SHARES = tuple(k / 8 for k in range(1, 8))
 SLACK = 1.02  # of a mean time that is still looked at: P95 may be less where the mean is more
 SHIFT = 1 / 16  # of the calls of a model, in the local search
-SEARCHED = 400  # pools, by the local search
-BEHIND = 0.02  # of the time: pools by as much behind the front are searched from, too
-MOST_BEHIND, SEARCHED_BEHIND = 10_000, 100  # of these: that are kept, and searched from
+SEARCHED, SEARCHED_ON = 400, 100  # pools, by the local search: of the front, and from each changed
 MOVED_WAYS = 6  # to which part of a pool's calls is moved
-UTILISATIONS = (0.9, 0.7, 0.5)
-BOUNDS = (1.0, 0.65, 0.4)  # of the time of the cheapest pool's path
-GAP, LIMIT_S = 0.005, 2.0  # of the solver, for each pool that it proposes
 SAME = 0.002  # relative: a difference that counts for nothing while pools are enumerated
 EXACTLY = 1e-6  # the same in the local search
 
@@ -95,14 +86,6 @@ class _Front:
             return any(_beats(each.scores, scores, self._same) for each in self.found)
         at = bisect_right(self._prices, scores[0] * (1 + self._same)) - 1
         return at >= 0 and self.found[at].times[0] <= scores[1] * (1 + self._same)
-
-    def lag(self, one: FoundPool) -> float:
-        """Return how much longer it takes than the pool for its price, as a share of the time.
-
-        There must be two scores.
-        """
-        at = bisect_right(self._prices, one.scores[0] * (1 + ROUNDING)) - 1
-        return one.times[0] / self.found[at].times[0] - 1 if at >= 0 else 0.0
 
     def add(self, one: FoundPool) -> bool:
         scores = one.scores
@@ -198,7 +181,6 @@ class _Search:
         # Whether the mean time counts beside P95: this is not the sum of P95 of parts.
         self.mean_too = False
         self._sides_known: dict[tuple[str, tuple[str, ...], float], list[_Side]] = {}
-        self._behind: list[FoundPool] = []  # of all calls, and beaten by little when they came
         # Pools that were predicted; searches from neighbouring pools meet the same ones.
         self._predicted: dict[tuple[object, ...], Prediction | None] = {}
 
@@ -220,9 +202,6 @@ class _Search:
                     best.add(each)
         if self._limits.split:
             self._split(best, whole, kinds)
-        if len(agents) > FEW_AGENTS:
-            for pool in self._proposed(whole, kinds):
-                self._try(best, pool.counts, pool.routes)
         return best.found
 
     def _served(
@@ -465,33 +444,6 @@ class _Search:
             ]
         return self._sides_known[key]
 
-    # Many agents
-
-    def _proposed(self, whole: _Block, kinds: Sequence[InstanceKind]) -> Iterator[Pool]:
-        """Yield the pools of the mixed-integer program, by utilisation and time."""
-        calls = [each for each in self._problem.calls if each.name in whole.agents]
-        problem = replace(
-            self._problem,
-            calls=calls,
-            instances=tuple(kinds),
-            most_kinds=self._limits.most_kinds,
-            fractions=self._limits.split,
-            gap=GAP,
-            limit_s=LIMIT_S,
-        )
-        for utilisation in UTILISATIONS:
-            cheapest = math.inf
-            for bound in BOUNDS:
-                path_s = bound * cheapest if cheapest < math.inf else math.inf
-                try:
-                    pool = smallest_pool(replace(problem, utilisation=utilisation, path_s=path_s))
-                except NotSolvedInTime:
-                    pool = None
-                if pool is None:
-                    break
-                cheapest = min(cheapest, pool.path_s)
-                yield pool
-
     # Together
 
     def joined(self, ours: Sequence[FoundPool], theirs: Sequence[FoundPool]) -> list[FoundPool]:
@@ -522,22 +474,14 @@ class _Search:
         return best.found
 
     def improved(self, found: Sequence[FoundPool]) -> list[FoundPool]:
-        """Search on from each pool of the front, and tell pools apart that differ by less.
-
-        Then from pools that are a little behind it: another share may bring them before it.
-        """
+        """Search on from each pool of the front, and tell pools apart that differ by less."""
         best = _Front(EXACTLY)
         for each in sorted(found, key=lambda each: each.scores):
             best.add(each)
         self._search_from(best, [*best.found], SEARCHED)
         for one in sorted(best.found, key=lambda each: each.scores):
             better = self._try_all(best, self._otherwise(one))
-            self._search_from(best, better, SEARCHED_BEHIND)
-        behind = sorted((best.lag(each), number) for number, each in enumerate(self._behind))
-        near = [self._behind[number] for lag, number in behind if lag <= BEHIND]
-        for one in near[:SEARCHED_BEHIND]:
-            others = _neighbours(one, self._kinds, self._predictor, self._limits)
-            self._search_from(best, self._try_all(best, others), SEARCHED_BEHIND)
+            self._search_from(best, better, SEARCHED_ON)
         return best.found
 
     def _otherwise(self, one: FoundPool) -> Iterator[tuple[dict[str, int], Routes]]:
@@ -613,12 +557,7 @@ class _Search:
             times=self._times_of(prediction),
             prediction=prediction,
         )
-        if best.add(one):
-            return one
-        whole = len(one.scores) == 2 and len(routes) == len(self._predictor.calls)
-        if whole and len(self._behind) < MOST_BEHIND and best.lag(one) <= BEHIND:
-            self._behind.append(one)
-        return None
+        return one if best.add(one) else None
 
     def _predict(self, counts: Mapping[str, int], routes: Routes) -> Prediction | None:
         shares = ((agent, *sorted(way.items())) for agent, way in routes.items())

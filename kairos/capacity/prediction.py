@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from kairos.capacity.engine_rates import EngineRates
 from kairos.capacity.hardware import transfer_s
 from kairos.capacity.lowering import ObservedCall
-from kairos.capacity.pool import InstanceKind, Pool, PoolProblem
+from kairos.capacity.pool import InstanceKind, PoolProblem
 from kairos.capacity.queueing import mean_wait_s
 from kairos.capacity.serving import NO_TARGETS, LatencyTargets, Phases, use
 from kairos.core import CallShape, StepCost
@@ -222,16 +222,6 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     instances: Mapping[str, LoadedInstance]  # by kind
 
 
-def predicted(
-    problem: PoolProblem, pool: Pool, workflows: Sequence[Sequence[ObservedCall]]
-) -> Prediction | None:
-    """Return how long these workflows take. None: the pool has too much to do.
-
-    `agent` of a call is the name of its `CallKind`.
-    """
-    return Predictor(problem, workflows).predicted(pool.counts, pool.routes)
-
-
 class Predictor:
     """Predictions for one application's workflows on any pool; instances' states are cached."""
 
@@ -247,9 +237,7 @@ class Predictor:
         """Return predictions for `factor` times the load."""
         other = copy(self)
         calls = [replace(call, per_s=call.per_s * factor) for call in self.problem.calls]
-        other.problem = replace(
-            self.problem, calls=calls, workflows_per_s=self.problem.workflows_per_s * factor
-        )
+        other.problem = replace(self.problem, calls=calls)
         other.calls = {call.name: call for call in calls}
         other._states = {}
         return other

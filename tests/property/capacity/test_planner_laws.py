@@ -13,9 +13,9 @@ from kairos.capacity.engine_rates import EngineRates
 from kairos.capacity.hardware import transfer_s
 from kairos.capacity.hardware_plan import plan_hardware
 from kairos.capacity.lowering import ObservedCall, WorkKind, lower_application
-from kairos.capacity.pool import CallKind, InstanceKind, PoolProblem, latency_s, smallest_pool
+from kairos.capacity.pool import CallKind, InstanceKind, PoolProblem
 from kairos.capacity.prediction import LEVELS, Predictor, _fixed_point
-from kairos.capacity.serving import Phases, use
+from kairos.capacity.serving import Phases
 from kairos.core import CallShape, StepCost
 from tests.support.examples import examples
 
@@ -52,105 +52,6 @@ def test_g1_a_lowered_graph_has_exactly_the_calls_and_tokens_that_were_seen(work
     places = {node.name: at for at, node in enumerate(found.nodes)}
     assert all(places[edge.source] < places[edge.target] for edge in found.edges)
     assert all(0 < edge.share <= 1 for edge in found.edges)
-
-
-POOL_KINDS = st.lists(
-    st.tuples(
-        st.sampled_from(list(Phases)),
-        st.integers(1, 9),  # USD an hour
-        st.integers(1, 4),  # how fast
-        st.sampled_from([1, 3, 50]),  # that can be had
-    ),
-    min_size=1,
-    max_size=5,
-)
-
-
-@st.composite
-def pools(draw):
-    kinds = [
-        InstanceKind(
-            name=f"k{i}",
-            device=f"k{i}",
-            phases=phases,
-            rates=EngineRates(
-                rests_on="drawn",
-                measured=False,
-                kv_tokens=1e6,
-                max_num_seqs=8,
-                fixed_s=0.02 / speed,
-                prefill_token_s=0.0002 / speed,
-                decode_seq_s=0.002 / speed,
-            ),
-            usd_per_hour=float(usd),
-            most=most,
-        )
-        for i, (phases, usd, speed, most) in enumerate(draw(POOL_KINDS))
-    ]
-    calls = [
-        CallKind(
-            name=f"c{i}",
-            shape=CallShape(
-                prompt=float(draw(st.integers(1, 20)) * 50),
-                answer=float(draw(st.integers(1, 20)) * 5),
-            ),
-            per_s=float(draw(st.integers(1, 12))),
-        )
-        for i in range(draw(st.integers(1, 3)))
-    ]
-    return PoolProblem(
-        calls=calls,
-        instances=kinds,
-        workflows_per_s=1.0,
-        utilisation=draw(st.sampled_from([0.5, 0.8, 1.0])),
-        path_s=draw(st.sampled_from([0.7, 2.0, 5.0, math.inf])),
-        kv_bytes_per_token=draw(st.sampled_from([0.0, 1e6])),
-        most_kinds=draw(st.sampled_from([None, 1, 2])),
-    )
-
-
-def cheapest_by_brute_force(problem):
-    """USD an hour of the cheapest pool; None: there is none."""
-
-    def ways(call):
-        first = [k for k in problem.instances if k.phases in (Phases.BOTH, Phases.PREFILL)]
-        for kind in first:
-            if kind.phases is Phases.BOTH:
-                yield (kind,)
-            else:
-                yield from (
-                    (kind, other) for other in problem.instances if other.phases is Phases.DECODE
-                )
-
-    best = None
-    for chosen in itertools.product(*(list(ways(call)) for call in problem.calls)):
-        busy = dict.fromkeys((kind.name for kind in problem.instances), 0.0)
-        path = 0.0
-        for call, way in zip(problem.calls, chosen, strict=True):
-            for kind in way:
-                used = use(kind.rates, call.shape, kind.phases)
-                busy[kind.name] += call.per_s * used.busy_s
-                path += latency_s(problem, kind, call, used)
-        counts = {name: math.ceil(load / problem.utilisation - 1e-7) for name, load in busy.items()}
-        if path > problem.path_s + 1e-9:
-            continue
-        if any(counts[kind.name] > kind.most for kind in problem.instances):
-            continue
-        if problem.most_kinds is not None and problem.most_kinds < sum(map(bool, busy.values())):
-            continue
-        usd = sum(kind.usd_per_hour * counts[kind.name] for kind in problem.instances)
-        best = usd if best is None else min(best, usd)
-    return best
-
-
-@examples(60)
-@given(pools())
-def test_brute_force_finds_no_cheaper_pool(problem):
-    found, best = smallest_pool(problem), cheapest_by_brute_force(problem)
-    if best is None:
-        assert found is None
-    else:
-        assert found.usd_per_hour == pytest.approx(best)
 
 
 @pytest.mark.parametrize("seed", [1, 4, 5, 9, 10, 13, 15, 18])
@@ -250,7 +151,7 @@ def test_workflows_take_as_long_as_their_calls_one_by_one(drawn):
         CallKind(name=name, shape=CallShape(prompt=900, answer=50, cached=100), per_s=0.5)
         for name in routes
     ]
-    problem = PoolProblem(calls=calls, instances=kinds, workflows_per_s=1.0, kv_bytes_per_token=1e5)
+    problem = PoolProblem(calls=calls, instances=kinds, kv_bytes_per_token=1e5)
     predictor = Predictor(problem, workflows)
     counts = dict.fromkeys(sorted({n for shares in routes.values() for n in shares}), 2)
     found = predictor.predicted(counts, routes)
@@ -301,7 +202,7 @@ def test_the_order_in_which_kinds_are_named_does_not_matter(drawn, eighths, orde
     agents = ("a", "b", "c")
     shape = CallShape(prompt=900, answer=50, cached=100)
     calls = [CallKind(name=name, shape=shape, per_s=0.5) for name in agents]
-    problem = PoolProblem(calls=calls, instances=kinds, workflows_per_s=1.0, kv_bytes_per_token=1e5)
+    problem = PoolProblem(calls=calls, instances=kinds, kv_bytes_per_token=1e5)
     share = eighths / 8
     shares = {"both": share, "prefill": 1 - share, "decode": 1 - share}
     other = {name: shares[name] for name in order}

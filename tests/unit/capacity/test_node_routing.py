@@ -26,9 +26,6 @@ POOL = Pool(
         "parted": {"prefill": 1.0, "decode": 1.0},
         "split": {"both": 0.3, "prefill": 0.7, "decode": 0.7},
     },
-    usd_per_hour=3.0,
-    path_s=1.0,
-    late_s=0.0,
 )
 
 

@@ -8,15 +8,13 @@ import msgspec
 import pytest
 
 from kairos.capacity.engine_rates import EngineRates, layouts
-from kairos.capacity.hardware import Link
 from kairos.capacity.hardware_files import load_catalogue
 from kairos.capacity.hardware_plan import HardwareQuestion, plan_hardware, question_calls
 from kairos.capacity.instance_kinds import HardwareOffer, instance_kinds
 from kairos.capacity.lowering import ObservedCall
 from kairos.capacity.ownership import Terms
-from kairos.capacity.pool import CallKind, InstanceKind, PoolProblem, smallest_pool
-from kairos.capacity.prediction import Traffic, loaded, predicted
-from kairos.capacity.program import NotSolvedInTime
+from kairos.capacity.pool import CallKind, InstanceKind, PoolProblem
+from kairos.capacity.prediction import Predictor, Traffic, loaded
 from kairos.capacity.serving import LatencyTargets, Phases
 from kairos.core import CallShape, SetupError
 
@@ -35,82 +33,6 @@ def kind(name, phases=Phases.BOTH, usd=1.0, rates=RATES, **more):
     return InstanceKind(
         name=name, device=name, phases=phases, rates=rates, usd_per_hour=usd, **more
     )
-
-
-def problem(*instances, calls=(CALL,), **more):
-    link = Link(latency_s=0.0)
-    made = {"workflows_per_s": 10.0, "utilisation": 1.0, "link": link} | more
-    return PoolProblem(calls=calls, instances=instances, **made)
-
-
-def test_there_are_as_many_instances_as_the_busy_time_needs():
-    found = smallest_pool(problem(kind("x")))
-    assert found.counts == {"x": 2}  # 10 a second; ten take 50 times 38 ms together
-    assert found.routes == {"a": {"x": 1.0}}
-    assert found.usd_per_hour == 2.0
-    assert smallest_pool(problem(kind("x"), utilisation=0.5)).counts == {"x": 4}
-    assert smallest_pool(problem(kind("x", most=1))) is None
-
-
-def test_a_pair_is_chosen_where_its_sides_are_cheaper_together():
-    sides = kind("p", Phases.PREFILL, usd=0.5), kind("d", Phases.DECODE, usd=0.5)
-    found = smallest_pool(problem(kind("x"), *sides))
-    assert found.counts == {"p": 1, "d": 1}
-    assert found.routes == {"a": {"p": 1.0, "d": 1.0}}
-    dear = sides[0], kind("d", Phases.DECODE, usd=1.6)
-    assert smallest_pool(problem(kind("x"), *dear)).counts == {"x": 2}
-
-
-def test_one_side_alone_serves_nothing():
-    assert smallest_pool(problem(kind("p", Phases.PREFILL))) is None
-    assert smallest_pool(problem(kind("d", Phases.DECODE))) is None
-
-
-def test_a_bound_on_the_time_buys_quicker_instances():
-    quick = REPLACE(RATES, fixed_s=0.005, prefill_token_s=0.00005, decode_seq_s=0.0005)
-    both = kind("slow"), kind("quick", usd=3.0, rates=quick)
-    assert smallest_pool(problem(*both)).counts == {"slow": 2}
-    found = smallest_pool(problem(*both, path_s=1.5))  # slow: 0.11 + 50 * 38 ms
-    assert found.counts == {"quick": 1}
-    assert smallest_pool(problem(*both, path_s=0.5)) is None
-
-
-def test_g4_a_soft_bound_is_missed_where_that_is_cheaper():
-    quick = REPLACE(RATES, fixed_s=0.005, prefill_token_s=0.00005, decode_seq_s=0.0005)
-    both = kind("slow"), kind("quick", usd=3.0, rates=quick)
-    # 0.51 s late, 36,000 workflows an hour: 1 USD an hour more is worth 5.4e-5 USD a second
-    cheap = smallest_pool(problem(*both, path_s=1.5, usd_per_s_late=5.4e-5))
-    assert cheap.counts == {"slow": 2}
-    assert cheap.late_s == pytest.approx(0.51)
-    dear = smallest_pool(problem(*both, path_s=1.5, usd_per_s_late=5.5e-5))
-    assert dear.counts == {"quick": 1}
-    assert dear.late_s == 0.0
-
-
-def test_g5_calls_that_may_be_split_fill_up_what_is_there():
-    limited = kind("cheap", usd=1.0, most=1), kind("dear", usd=3.0)
-    assert smallest_pool(problem(*limited)).counts == {"dear": 2}
-    found = smallest_pool(problem(*limited, fractions=True))
-    assert found.counts == {"cheap": 1, "dear": 1}
-    assert found.routes["a"] == pytest.approx({"cheap": 1 / 1.9, "dear": 0.9 / 1.9}, abs=1e-6)
-
-
-def test_a_pool_has_no_more_kinds_than_it_may():
-    sides = kind("p", Phases.PREFILL, usd=0.5), kind("d", Phases.DECODE, usd=0.5)
-    assert smallest_pool(problem(kind("x"), *sides, most_kinds=2)).counts == {"p": 1, "d": 1}
-    assert smallest_pool(problem(kind("x"), *sides, most_kinds=1)).counts == {"x": 2}
-
-
-def test_the_cache_of_a_pair_goes_over_the_link():
-    sides = kind("p", Phases.PREFILL), kind("d", Phases.DECODE)
-    slow = problem(*sides, kv_bytes_per_token=1e6, link=Link(gbit_s=8, latency_s=0.0))
-    found = smallest_pool(slow)
-    assert found.path_s == pytest.approx(0.82 + 50 * 0.020 + 0.9)  # 0.9 GB at 1 GB/s
-
-
-def test_a_utilisation_that_makes_no_sense_is_refused():
-    with pytest.raises(SetupError, match=r"utilisation is 1\.5"):
-        smallest_pool(problem(kind("x"), utilisation=1.5))
 
 
 def test_as_many_calls_decode_at_once_as_arrive_meanwhile():
@@ -151,20 +73,21 @@ def workflow(*calls):
     ]
 
 
+def idle_times(workflows):
+    asked = PoolProblem(calls=(REPLACE(CALL, per_s=1e-9),), instances=(kind("x"),))
+    return Predictor(asked, workflows).predicted({"x": 1}, {"a": {"x": 1.0}})
+
+
 def test_a_workflow_takes_as_long_as_its_critical_path():
-    asked = problem(kind("x"), calls=(REPLACE(CALL, per_s=1e-9),), workflows_per_s=1e-9)
-    pool = smallest_pool(asked)
     fork = workflow((10, (), 0.0), (100, (0,), 0.0), (50, (0,), 2.0), (10, (1, 2), 0.0))
-    found = predicted(asked, pool, [fork])
+    found = idle_times([fork])
     # each 0.1 s and 11 ms a token, and half a step before it; the longer way is that with the gap
     assert found.mean_s == pytest.approx(3 * 0.1 + 0.77 + 2.0 + 3 * 0.0055, rel=1e-3)
     assert found.p95_s == pytest.approx(found.p50_s, rel=1e-5)
 
 
 def test_the_95th_percentile_is_that_of_the_workflows():
-    asked = problem(kind("x"), calls=(REPLACE(CALL, per_s=1e-9),), workflows_per_s=1e-9)
-    pool = smallest_pool(asked)
-    found = predicted(asked, pool, [workflow((n, (), 0.0)) for n in range(100, 10_100, 100)])
+    found = idle_times([workflow((n, (), 0.0)) for n in range(100, 10_100, 100)])
     assert found.p95_s == pytest.approx(9500 * 0.011 + 0.105, rel=1e-3)
     assert found.p50_s == pytest.approx(5000 * 0.011 + 0.105, rel=1e-3)
 
@@ -294,7 +217,7 @@ def test_agents_of_two_models_have_a_pool_of_all_of_them():
         assert models == {offer.model_of(call).name}
 
 
-def test_a_price_of_lateness_decides_between_cost_and_time():
+def test_g4_a_price_of_lateness_decides_between_cost_and_time():
     target = free_plan().front[-1].prediction.p95_s
     assert plan_hardware(
         question(p95_s=target, usd_per_s_late=0.0)
@@ -344,13 +267,6 @@ def test_targets_of_calls_hold_for_every_kind_of_instance():
     assert math.isfinite(found.chosen.prediction.p95_s)
 
 
-def test_a_solver_without_time_says_so():
-    many = [kind(f"k{i}", usd=1.0 + i / 7) for i in range(40)]
-    calls = [CallKind(name=f"c{i}", shape=SHAPE, per_s=3.0 + i / 3) for i in range(20)]
-    with pytest.raises(NotSolvedInTime, match="no plan within 0 s: allow fewer kinds"):
-        smallest_pool(problem(*many, calls=calls, most_kinds=2, limit_s=0.0))
-
-
 def test_all_layouts_that_serve_a_call_are_offered():
     offer = REPLACE(question().offer, most_devices=8, pairs=False)
     found = instance_kinds(offer, question_calls(question())).kinds
@@ -359,7 +275,7 @@ def test_all_layouts_that_serve_a_call_are_offered():
         assert len(of_device) == len([*layouts(device)])
 
 
-def test_an_agents_calls_go_to_several_kinds_unless_the_question_says_otherwise():
+def test_g5_an_agents_calls_go_to_several_kinds_unless_the_question_says_otherwise():
     asked = chat(60.0, math.inf, ("a40", "a100", "gaudi3"), most_devices=1, pairs=False)
     split, whole = plan_hardware(asked), plan_hardware(REPLACE(asked, split=False))
     assert whole.chosen.pool.routes == {"chat": {"gaudi3": 1.0}}
