@@ -365,13 +365,6 @@ def test_a_chat_needs_a_list_of_messages(content, was):
         read(content, chat=True)
 
 
-@pytest.mark.parametrize("messages", [b"[]", b'\n [ {"role":"user"} ]'])
-def test_a_chat_with_a_list_of_messages_is_read(messages):
-    content = b'{"messages":%s}' % messages
-
-    assert read(content, chat=True).content == content
-
-
 @pytest.mark.parametrize(
     "content",
     [
