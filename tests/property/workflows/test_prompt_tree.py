@@ -15,7 +15,6 @@ from kairos.workflows.compile.values import as_text, part
 PARTS = st.sampled_from(["", "x", "xy", "yx", "é", "{{ row.a }}", "{{ row.b }}", "{{ said }}"])
 TEMPLATES = st.lists(st.lists(PARTS, min_size=1, max_size=6).map("".join), min_size=1, max_size=8)
 ROLES = st.lists(st.sampled_from(["system", "user"]), min_size=8, max_size=8)
-HOLES = st.dictionaries(st.sampled_from(["row.a", "row.b", "said"]), st.integers(0, 9))
 ROWS = st.fixed_dictionaries({"a": st.text(max_size=5), "b": st.integers()})
 
 

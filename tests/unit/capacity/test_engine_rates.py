@@ -13,7 +13,7 @@ from kairos.core import SetupError
 from kairos.engines import load_profile
 
 FOUND = load_catalogue()
-H100, A40 = FOUND.accelerator_named("h100"), FOUND.accelerator_named("a40")
+H100 = FOUND.accelerator_named("h100")
 SMALL, LARGE = FOUND.model_named("llama-3-8b"), FOUND.model_named("llama-3-70b")
 
 

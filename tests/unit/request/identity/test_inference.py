@@ -1,7 +1,6 @@
 """Who calls, and what led to it, inferred from what calls and replies have in common."""
 
 import json
-import re
 from itertools import count
 from random import Random
 
@@ -223,39 +222,6 @@ def test_a_call_without_system_prompt_and_tools_has_no_agent(wire):
     assert wire.ask([said("user", "x")]).identity.agent is None
 
 
-VARYING = re.compile(
-    r"\S*\d\S*|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun)"
-    r"(?:uary|ruary|ch|il|e|y|ust|tember|ober|ember|day|sday|nesday|rsday|urday)?\b",
-    re.IGNORECASE,
-)
-some_words = st.lists(
-    st.text(max_size=4)
-    | st.sampled_from(
-        [
-            "May",
-            "sat",
-            "Monday",
-            "tember",
-            "uary",
-            "il",
-            "Jan",
-            "Xe",
-            "z_",
-            "\t",
-            "\u017fat",
-            "j",
-            "an",
-            "(",
-            "-",
-            "_",
-            "7",
-            " ",
-            "\x1f",
-        ]
-    )
-).map("".join)
-
-
 def test_replies_are_read_from_streams(wire, random):
     text = words(random)
     first = wire.ask([said("user", "Hi")])
@@ -303,20 +269,6 @@ def test_a_very_long_conversation_is_not_looked_at(wire, messages):
     body = json.dumps({"messages": messages}, separators=(",", ":")).encode()
 
     assert wire.inference.infer_fields(Identity(), prompt_of(body), "acme") is None
-
-
-NAMES = (
-    "messages input prompt instructions tools role content text tool_call_id call_id output type "
-    "name function id choices message delta tool_calls response previous_response_id"
-)
-bodies = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(NAMES.split()), inner, max_size=6)
-    ),
-    max_leaves=30,
-)
 
 
 @given(st.binary(max_size=200), st.booleans())

@@ -65,9 +65,6 @@ def test_what_a_run_on_ray_cannot_do_is_refused_with_what_to_do(tmp_path, fields
     assert "secret" not in str(refused.value)
 
 
-TEXTS = st.text(max_size=2)
-
-
 @examples(60)
 @given(
     st.lists(

@@ -5,7 +5,7 @@ import pytest
 from kairos.core import InvalidRequest
 from kairos.workflows.retrieve.vectors import matrix_of, search, text_of
 
-NORTH, EAST, NORTH_EAST = text_of([0, 2]), text_of([3, 0]), text_of([1, 1])
+NORTH = text_of([0, 2])
 
 
 def collection(**vectors):
