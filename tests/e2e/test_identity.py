@@ -32,19 +32,6 @@ async def test_a_request_says_who_makes_it(served):
     assert said.model == "tiny"
 
 
-async def test_tracing_headers_say_who_makes_a_request_too(served):
-    trace = {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}
-    baggage = {"baggage": "kairos.app=rg;x=y, gen_ai.agent.name=reader, kairos.workflow_id=w%2D7"}
-    await served.chat(headers=trace)
-    await served.chat(headers=trace | baggage)
-    await served.chat(headers=trace | baggage | {"X-Kairos-Workflow-Id": "w-9"})
-    traced, carried, declared = (fact.request for fact in served.facts.all(Arrived))
-
-    assert traced.workflow_id == "a" * 32
-    assert (carried.workflow_id, carried.app, carried.agent) == ("w-7", "rg", "reader")
-    assert (declared.workflow_id, declared.agent) == ("w-9", "reader")
-
-
 async def test_requests_that_say_nothing_are_workflows_of_their_own(served):
     await served.chat()
     await served.chat()

@@ -122,43 +122,43 @@ async def test_to_drive_it_must_know_how_engines_start(served):
     assert "[commands] or [kubernetes]" in said
 
 
+@asynccontextmanager
+async def driven(kairos, engine, tmp_path, **given):
+    """A pool that has got a second engine on the port, since three calls are held; and all that."""
+    served = await kairos(engine.url, max_num_seqs=2)
+    engine.answer = engine.when_released
+    (port,) = free_ports(1)
+    options = ("--url", served.service.admin_url, "--file", scaling_file(tmp_path, port), "--drive")
+    scaling = Process(tmp_path, "autoscale", "plan-autoscale", *options, **given)
+    async with holding(served, 3) as calls:
+        with no_engine_left(port), scaling as scaler:
+            await until(lambda: len(served.facts.all(InstanceJoined)) == 2)
+            yield served, scaler, port, calls
+
+
 async def test_an_engine_is_added_when_work_comes_and_drained_and_stopped_when_it_is_done(
     kairos, engine, tmp_path
 ):
-    served = await kairos(engine.url, max_num_seqs=2)
-    engine.answer = engine.when_released
-    (port,) = free_ports(1)
-    options = ("--url", served.service.admin_url, "--file", scaling_file(tmp_path, port), "--drive")
-    scaling = Process(tmp_path, "autoscale", "plan-autoscale", *options, fresh=True)
-    async with holding(served, 3) as calls:
-        with no_engine_left(port), scaling as scaler:
-            await until(lambda: len(served.facts.all(InstanceJoined)) == 2)
-            assert served.facts.all(InstanceJoined)[1].instance.id == f"127.0.0.1:{port}"
-            await scaler.until_it_says("serves,")
-            engine.release(3)
-            await asyncio.gather(*calls)
-            await scaler.until_it_says("has drained, and is stopped")
-            assert len(await instances(served)) == 1
-            assert pids(port) == []
-            assert (tmp_path / "logs" / f"{port}.log").read_text()
+    async with driven(kairos, engine, tmp_path, fresh=True) as (served, scaler, port, calls):
+        assert served.facts.all(InstanceJoined)[1].instance.id == f"127.0.0.1:{port}"
+        await scaler.until_it_says("serves,")
+        engine.release(3)
+        await asyncio.gather(*calls)
+        await scaler.until_it_says("has drained, and is stopped")
+        assert len(await instances(served)) == 1
+        assert pids(port) == []
+        assert (tmp_path / "logs" / f"{port}.log").read_text()
 
 
 async def test_interrupted_it_leaves_the_pool_as_it_is(kairos, engine, tmp_path):
-    served = await kairos(engine.url, max_num_seqs=2)
-    engine.answer = engine.when_released
-    (port,) = free_ports(1)
-    options = ("--url", served.service.admin_url, "--file", scaling_file(tmp_path, port), "--drive")
-    scaling = Process(tmp_path, "autoscale", "plan-autoscale", *options)
-    async with holding(served, 3) as calls:
-        with no_engine_left(port), scaling as scaler:
-            await until(lambda: len(served.facts.all(InstanceJoined)) == 2)
-            os.killpg(scaler.pid, signal.SIGINT)
-            await until(lambda: scaler.ended)
-            assert "the pool stays as it is" in scaler.said
-            assert len(pids(port)) == 1
-            assert len(await instances(served)) == 2
-            engine.release(3)
-            await asyncio.gather(*calls)
+    async with driven(kairos, engine, tmp_path) as (served, scaler, port, calls):
+        os.killpg(scaler.pid, signal.SIGINT)
+        await until(lambda: scaler.ended)
+        assert "the pool stays as it is" in scaler.said
+        assert len(pids(port)) == 1
+        assert len(await instances(served)) == 2
+        engine.release(3)
+        await asyncio.gather(*calls)
 
 
 async def test_interrupted_it_carries_out_what_it_has_begun(engine, tmp_path):

@@ -164,19 +164,6 @@ async def test_the_place_of_a_client_that_left_goes_to_the_next(kairos, engine):
     assert (await asking).status == 200
 
 
-@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
-async def test_the_standin_counts_the_call_of_a_client_that_left_as_aborted(kairos, standin, route):
-    served = await kairos(standin.url)
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "prompt": "a"}
-    wire = await served.connect()
-    await wire.post(route, body | {"input": "a", "stream": True, "fail": "stall"})
-    await served.facts.seen(FirstToken)
-    wire.leave()
-
-    await standin.until(lambda engine: engine.aborted == 1)
-    await served.facts.seen(Cancelled)
-
-
 async def test_a_call_is_told_its_turn_once_and_gives_up_when_it_must():
     calls, call = CallsInFlight(), Told()
     calls.expect("a", call)
