@@ -88,7 +88,6 @@ class Pace:
         self.line_us: float | None = None  # None: not known
 
     def count_line(self, at: int) -> None:
-        """Count an ended line."""
         self._lines += 1
         if self._lines >= _PACE_LINES:
             line_us = (at - self._since) / self._lines

@@ -58,11 +58,7 @@ class BatchDriver:
         self._changed.set()
 
     async def run(self) -> None:
-        """Drive the batches until cancelled.
-
-        Raises:
-            OSError, sqlite3.Error: the disk failed.
-        """
+        """Drive the batches until cancelled. Raises OSError, sqlite3.Error: the disk failed."""
         try:
             while True:
                 self._changed.clear()

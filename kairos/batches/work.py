@@ -125,7 +125,6 @@ class BatchWork:
         self._paused_until_s = max(self._paused_until_s, now_s + pause_s)
 
     def count_result(self, at: int) -> None:
-        """Count a line with a result."""
         self.left -= 1
         self._refusals = 0
         self.pace.count_line(at)

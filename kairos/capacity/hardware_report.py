@@ -35,7 +35,6 @@ WHOLE = 0.995  # a share that is shown as all
 
 
 def answer_figures(answer: HardwareAnswer) -> dict[str, Any]:
-    """Return the answer for `--json`."""
     asked, plan, times = answer.asked, answer.plan, answer.times
     figures: dict[str, Any] = {
         "objective": asked.objective,
@@ -174,7 +173,6 @@ def _pool_figures(planned: PlannedPool) -> dict[str, Any]:
 
 
 def print_answer(answer: HardwareAnswer) -> None:
-    """Print the answer as tables."""
     console = Console()
     console.width = console.width if console.is_terminal else _WIDTH
     console.print(_tables(answer))

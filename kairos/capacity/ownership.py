@@ -81,7 +81,6 @@ def check_terms(terms: Terms) -> None:
 
 
 def per_workflow(usd_per_hour: float, workflows_per_s: float) -> float:
-    """Return USD per workflow."""
     return usd_per_hour / (workflows_per_s * 3600)
 
 

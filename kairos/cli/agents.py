@@ -273,11 +273,7 @@ def _import_from_here() -> None:
 
 
 def _until_told(main: Coroutine[Any, Any, T]) -> T:
-    """Run it to its end.
-
-    Raises:
-        asyncio.CancelledError: SIGTERM or SIGINT came first.
-    """
+    """Run it to its end. Raises asyncio.CancelledError: SIGTERM or SIGINT came first."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_cancelled_by_signals(main))
 

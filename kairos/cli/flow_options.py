@@ -126,11 +126,7 @@ def retrieval(
 
 
 def switched_off(without: list[str]) -> dict[str, bool]:
-    """Return the passes that are off, as plans take them.
-
-    Raises:
-        SetupError: A pass is unknown.
-    """
+    """Return the passes that are off, as plans take them. Raises SetupError: A pass is unknown."""
     if unknown := [name for name in without if name not in PASS_NAMES]:
         raise SetupError(f"--without {unknown[0]}: there are {', '.join(PASS_NAMES)}")
     return dict.fromkeys(without, False)

@@ -138,11 +138,7 @@ def keys_rotate(
 
 
 def _print_key(key: str) -> None:
-    """Print a key.
-
-    Raises:
-        SetupError: It cannot be printed.
-    """
+    """Print a key. Raises SetupError: It cannot be printed."""
     problem = "standard output is closed" if sys.stdout is None else None
     try:
         typer.echo(key)

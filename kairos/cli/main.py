@@ -63,11 +63,7 @@ def _version(
 
 
 def _check_removed(words: list[str]) -> None:
-    """Check for options that were removed.
-
-    Raises:
-        SetupError: One is given.
-    """
+    """Check for options that were removed. Raises SetupError: One is given."""
     names = {word.split("=", 1)[0] for word in words}
     for (command, option), instead in _REMOVED.items():
         if words[:1] == [command] and option in names:

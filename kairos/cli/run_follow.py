@@ -16,11 +16,7 @@ STOPPED = 130
 
 
 async def follow(runs: "FlowRuns", task: "FlowTask") -> None:
-    """Run a task and show its progress.
-
-    Raises:
-        typer.Exit: Rows failed, or it was stopped.
-    """
+    """Run a task and show its progress. Raises typer.Exit: Rows failed, or it was stopped."""
     from rich.console import Console
 
     from kairos.cli.demos.progress import show_progress

@@ -23,11 +23,7 @@ class JsonServer:
     """An HTTP server, by its URL."""
 
     def __init__(self, url: str, context: ssl.SSLContext | None) -> None:
-        """Create it. `context` is for https.
-
-        Raises:
-            SetupError: The URL is invalid.
-        """
+        """Create it. `context` is for https. Raises SetupError: The URL is invalid."""
         check_url(url)
         self.url, self._context = url, context
         self._path = urlsplit(url).path.rstrip("/")
@@ -89,11 +85,7 @@ def context_of(url: str, files: TlsFiles) -> ssl.SSLContext | None:
 
 
 def check_url(url: str, example: str = "http://127.0.0.1:8001") -> None:
-    """Check the URL of a server.
-
-    Raises:
-        SetupError: It is malformed, or contains a secret.
-    """
+    """Check the URL of a server. Raises SetupError: It is malformed, or contains a secret."""
     if not is_http_url(url) or "@" in url:
         raise SetupError(f"'{url}' is not a URL like {example}")
 

@@ -50,11 +50,7 @@ class RotatedFile:
     def __init__(
         self, path: Path, *, file_bytes: int = FILE_BYTES, max_files: int = MAX_FILES
     ) -> None:
-        """Open the file.
-
-        Raises:
-            OSError: it cannot be appended to.
-        """
+        """Open the file. Raises OSError: it cannot be appended to."""
         self._path, self._file_bytes, self._max_files = path, file_bytes, max_files
         self._file = self._open()
 
@@ -284,11 +280,7 @@ async def _flush(audit: AuditLog) -> None:
 
 @contextlib.contextmanager
 def open_audit_log(path: str | None) -> Iterator[AuditLog | None]:
-    """Open the audit log, if it has a path.
-
-    Raises:
-        SetupError: it cannot be written.
-    """
+    """Open the audit log, if it has a path. Raises SetupError: it cannot be written."""
     if path is None:
         yield None
         return

@@ -45,11 +45,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: Mapping[str, ModelPrices] = {}
 
     def of(self, use: CallUse) -> float:
-        """Return the cost of a call, in `currency`.
-
-        Raises:
-            SetupError: its model has no price.
-        """
+        """Return the cost of a call, in `currency`. Raises SetupError: its model has no price."""
         model = use.request.model
         found = self.models.get(model, self.default) if model is not None else self.default
         if found != _NONE:

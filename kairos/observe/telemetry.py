@@ -216,7 +216,6 @@ class Telemetry(Collector):
         return {each.labels["code"]: int(each.value) for each in samples}
 
     def families(self) -> Iterable[Metric]:
-        """Return the metrics of /metrics."""
         return self._registry.collect()
 
     def families_for_operators(self) -> Iterable[Metric]:

@@ -76,11 +76,7 @@ def request_head(
 
 
 def header_lines(lines: Sequence[bytes]) -> bytes:
-    """Return the lines of a head.
-
-    Raises:
-        ValueError: A line contains a line break.
-    """
+    """Return the lines of a head. Raises ValueError: A line contains a line break."""
     text = b"\r\n".join(lines) + b"\r\n"
     if text.count(b"\r") != len(lines) or text.count(b"\n") != len(lines) or b"\0" in text:
         raise ValueError("a header has a line break in it")

@@ -164,11 +164,7 @@ class Call:
             self._comments = WaitComments(self.response)
 
     def _send(self, dispatch: Dispatch, content: bytes | None) -> None:
-        """Send the request.
-
-        Raises:
-            InstanceNotKnown: This process does not know the instance.
-        """
+        """Send the request. Raises InstanceNotKnown: This process does not know the instance."""
         client, asked, body = self._engine.client, self._asked, self.body
         self._hop = None
         if content is None and dispatch.prefill_id is not None:

@@ -51,7 +51,6 @@ class CallsInFlight:
         return self._expected[request_id].number
 
     def expects(self, request_id: str) -> bool:
-        """Return whether a call with this id is in flight."""
         return request_id in self._expected
 
     def tenant_of(self, request_id: str) -> str | None:

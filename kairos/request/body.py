@@ -297,11 +297,7 @@ def _upload(content_type: bytes, content: bytes) -> Body:
 
 
 def _body(content: bytes, decoder: msgspec.json.Decoder[Any], large: Reading | None) -> _Body:
-    """Decode a body.
-
-    Raises:
-        InvalidRequest: It is malformed.
-    """
+    """Decode a body. Raises InvalidRequest: It is malformed."""
     body = _decoded(content, decoder) if large is None else _decoded_large(content, decoder, large)
     if body.model is not None and len(body.model) > _MODEL_LENGTH:
         raise ModelNotFound(body.model, [])
@@ -309,11 +305,7 @@ def _body(content: bytes, decoder: msgspec.json.Decoder[Any], large: Reading | N
 
 
 def _decoded(content: bytes, decoder: msgspec.json.Decoder[Any]) -> _Body:
-    """Decode a body of moderate size.
-
-    Raises:
-        InvalidRequest: It is malformed.
-    """
+    """Decode a body of moderate size. Raises InvalidRequest: It is malformed."""
     try:
         body: _Body = decoder.decode(content)
     except msgspec.ValidationError as error:
@@ -400,11 +392,7 @@ def _own_members(body: _Body, salt: str | None, keeper: str | None) -> dict[str,
 
 
 def _check_previous(previous: bytes, tenant: str) -> None:
-    """Check the previous response's tenant.
-
-    Raises:
-        NoSuchResponse: It is another tenant's.
-    """
+    """Check the previous response's tenant. Raises NoSuchResponse: It is another tenant's."""
     try:
         named = _text.decode(previous)
     except (msgspec.MsgspecError, UnicodeDecodeError):

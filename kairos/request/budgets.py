@@ -12,11 +12,7 @@ MAX_BUDGET = 10**12
 
 
 def budget_of(headers: Headers) -> Budget | None:
-    """Return the budget, or None.
-
-    Raises:
-        InvalidRequest: A header is malformed.
-    """
+    """Return the budget, or None. Raises InvalidRequest: A header is malformed."""
     if CALLS not in headers and TOKENS not in headers and MS not in headers:
         return None
     wall_ms = _number(headers, MS)

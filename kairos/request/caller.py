@@ -26,11 +26,7 @@ class Caller(msgspec.Struct, frozen=True):
     name: str | None = None  # for people: what its key is called, or its token's subject
 
     def needs(self, role: Role) -> None:
-        """Check a role.
-
-        Raises:
-            NotAllowed: The caller does not have it.
-        """
+        """Check a role. Raises NotAllowed: The caller does not have it."""
         if role not in self.roles:
             raise NotAllowed(role, self)
 

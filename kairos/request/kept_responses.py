@@ -35,22 +35,14 @@ def new_response_id(tenant: str) -> str:
 
 
 def check_response_path(path: str, tenant: str) -> None:
-    """Check the response that a path names.
-
-    Raises:
-        NoSuchResponse: It is another tenant's.
-    """
+    """Check the response that a path names. Raises NoSuchResponse: It is another tenant's."""
     found = _IN_PATH.fullmatch(path)
     if found is not None:
         check_response_id(found["id"], tenant)
 
 
 def check_response_id(response_id: str, tenant: str) -> None:
-    """Check the mark of an id.
-
-    Raises:
-        NoSuchResponse: It is another tenant's.
-    """
+    """Check the mark of an id. Raises NoSuchResponse: It is another tenant's."""
     found = _MARKED.fullmatch(response_id)
     if found is not None and found["mark"] != _mark(tenant):
         raise NoSuchResponse(response_id)

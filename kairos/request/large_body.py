@@ -82,11 +82,7 @@ class Fields:
         self._names = MemberNames(each.name for each in fields)
 
     def find_members(self, content: bytes, compiled: Reading) -> "Found":
-        """Find the members.
-
-        Raises:
-            InvalidRequest: The body is malformed.
-        """
+        """Find the members. Raises InvalidRequest: The body is malformed."""
         raw, small, beyond = {}, [], None
         for name, place in self._names.places(content, compiled).items():
             if name in self._raw:

@@ -116,11 +116,7 @@ def depth(content: bytes, compiled: Reading | None = READING) -> int:
 
 
 def check_messages(messages: bytes, compiled: Reading | None = READING) -> None:
-    """Check the messages.
-
-    Raises:
-        InvalidRequest: They are malformed.
-    """
+    """Check the messages. Raises InvalidRequest: They are malformed."""
     if compiled is None:
         _check_parts(_decoded(_messages, messages, "messages"), "messages")
     else:
@@ -128,11 +124,7 @@ def check_messages(messages: bytes, compiled: Reading | None = READING) -> None:
 
 
 def check_tools(tools: bytes, compiled: Reading | None = READING) -> None:
-    """Check the tools.
-
-    Raises:
-        InvalidRequest: They are malformed.
-    """
+    """Check the tools. Raises InvalidRequest: They are malformed."""
     if compiled is None:
         _decoded(_tools, tools, "tools")
     else:
@@ -170,11 +162,7 @@ def check_prompt(prompt: bytes, choices: int, compiled: Reading | None = READING
 
 
 def _judge_items(value: bytes, name: str, rules: int, most: int, compiled: Reading) -> None:
-    """Check a list of items.
-
-    Raises:
-        InvalidRequest: An item is malformed, or there are too many.
-    """
+    """Check a list of items. Raises InvalidRequest: An item is malformed, or there are too many."""
     if value[:1] != b"[":
         raise wrong(name, beginning(value))
     found = Judged()
@@ -217,11 +205,7 @@ def _check_parts(items: list[str | _Item] | list[_Message], name: str) -> None:
 
 
 def _check_counts(parts: int, media: int, name: str) -> None:
-    """Check the numbers of parts and media.
-
-    Raises:
-        InvalidRequest: There are too many.
-    """
+    """Check the numbers of parts and media. Raises InvalidRequest: There are too many."""
     if parts > MAX_PARTS:
         raise InvalidRequest(f"'{name}' has {parts} parts; at most {MAX_PARTS} are allowed", name)
     if media > MAX_MEDIA:

@@ -70,11 +70,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def parse_engine(text: str) -> EngineSettings:
-    """Parse the form in `_ENGINE_FORM`.
-
-    Raises:
-        SetupError: The text has another form.
-    """
+    """Parse the form in `_ENGINE_FORM`. Raises SetupError: The text has another form."""
     url, *options = text.split(",")
     given: dict[str, Any] = {}
     for option in options:

@@ -21,11 +21,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def check_private(path: Path, options: Mapping[str, Any]) -> None:
-    """Check that a file with secrets is private.
-
-    Raises:
-        SetupError: Others can read it.
-    """
+    """Check that a file with secrets is private. Raises SetupError: Others can read it."""
     for name in options:
         if _is_secret(name) and path.stat().st_mode & 0o077:
             raise SetupError(

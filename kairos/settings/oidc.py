@@ -43,11 +43,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def check_oidc(oidc: OidcSettings) -> None:
-    """Check the settings.
-
-    Raises:
-        SetupError: A value is invalid.
-    """
+    """Check the settings. Raises SetupError: A value is invalid."""
     _check_url("issuer", oidc.issuer)
     if oidc.jwks_url is not None:
         _check_url("jwks_url", oidc.jwks_url)

@@ -144,7 +144,6 @@ def _check_kv_share(quota: Quota, whose: str) -> None:
 
 
 def classes_by_name(given: tuple[ServiceClassSettings, ...]) -> dict[str, ServiceClass]:
-    """Return all classes by name."""
     return dict(SERVICE_CLASSES) | {
         each.name: ServiceClass(
             each.goes,

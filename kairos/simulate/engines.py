@@ -98,11 +98,7 @@ class SimulatedEngines:
             self._set_wake_up(running)
 
     def add(self, instance_id: str, call: EngineCall) -> None:
-        """Add a call.
-
-        Raises:
-            KairosError: The engine refuses it.
-        """
+        """Add a call. Raises KairosError: The engine refuses it."""
         running = self._running[instance_id]
         running.engine.add(call, self._clock.now())
         running.calls[call.id] = None
@@ -138,7 +134,6 @@ class SimulatedEngines:
         return generated
 
     def statuses(self) -> list[InstanceStatus]:
-        """Return the status of each engine."""
         return [
             _status(instance_id, running.engine) for instance_id, running in self._running.items()
         ]

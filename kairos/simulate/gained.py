@@ -274,11 +274,7 @@ class Counterfactual:
 
 
 def of_one_model(log: RecentLog) -> dict[str, Instance]:
-    """The instances that serve what most calls were served by.
-
-    Raises:
-        SetupError: no call ended.
-    """
+    """The instances that serve what most calls were served by. Raises SetupError: no call ended."""
     calls = Counter(row.instance_id for row in log.rows)
     there = log.at_first | {each.instance_id for each in log.changes} | calls.keys()
     known = [each for each in log.limits.values() if each.id in there]

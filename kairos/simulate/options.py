@@ -109,7 +109,6 @@ def _overridden(scenario: Scenario, asked: SimulationOptions) -> Scenario:
 
 
 def _decided(asked: SimulationOptions, policy: str, placement: str | None) -> tuple[list[str], str]:
-    """The policies and the placement, which are known."""
     first = asked.policy or policy
     if asked.versus == first:
         raise SetupError(f"--versus '{first}' compares it with itself: name another policy")

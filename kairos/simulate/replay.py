@@ -176,7 +176,6 @@ class Replay:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a workflow has begun."""
         return self._tally.begun > 0
 
     async def run(self) -> Replayed:

@@ -63,11 +63,7 @@ class ReplayedCall(msgspec.Struct, frozen=True):
 
 
 def server_url(url: str) -> str:
-    """Return the URL without `/v1`.
-
-    Raises:
-        SetupError: The URL is invalid.
-    """
+    """Return the URL without `/v1`. Raises SetupError: The URL is invalid."""
     if "@" in url:
         raise SetupError("leave credentials out of the URL; --api-key-env names the key's variable")
     if not _can_be(url):

@@ -50,11 +50,7 @@ def add_plans(app: FastAPI, access: Access, told: FactSink) -> None:
 
 
 def read_plan(body: bytes) -> PlannedWork:
-    """Parse a plan.
-
-    Raises:
-        InvalidRequest: The body is not a valid plan.
-    """
+    """Parse a plan. Raises InvalidRequest: The body is not a valid plan."""
     try:
         plan = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

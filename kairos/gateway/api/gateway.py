@@ -250,11 +250,7 @@ class GatewayCall:
             self.ended(error)
 
     def _on_parsed_body(self, content: bytes, body: Body) -> None:
-        """Handle the parsed body.
-
-        Raises:
-            KairosError: The request is refused.
-        """
+        """Handle the parsed body. Raises KairosError: The request is refused."""
         gateway, asked, caller = self._gateway, self._asked, self._caller
         assert caller is not None
         own = gateway.own_models
@@ -289,11 +285,7 @@ class GatewayCall:
             self.ended(error)
 
     def _arrive(self, body: Body, identity: Identity, prompt: Estimate) -> None:
-        """Create the call and start it.
-
-        Raises:
-            KairosError: The request is refused.
-        """
+        """Create the call and start it. Raises KairosError: The request is refused."""
         gateway, asked, response = self._gateway, self._asked, self._response
         self._prompt = prompt
         assert self._caller is not None

@@ -43,11 +43,7 @@ class InnerCallers:
         self._callers.pop(name.encode(), None)
 
     def caller(self, authorization: bytes | None) -> Caller:
-        """Return the caller with that name.
-
-        Raises:
-            Unauthorized: The name is unknown.
-        """
+        """Return the caller with that name. Raises Unauthorized: The name is unknown."""
         caller = self._callers.get(authorization or b"")
         if caller is None:
             raise Unauthorized("no batch or invocation with this name is in progress")
@@ -74,7 +70,6 @@ class InnerGateway:
         self._own.start_call(call)
 
     def is_waiting(self, call: "InnerCall") -> bool:
-        """Return whether the call is in the queue."""
         return self._own.engine.calls.is_waiting(call.request_id)
 
 

@@ -149,11 +149,7 @@ class Access:
         raise Unauthorized("this API key is not known here")
 
     def _of_key(self, digest: str) -> Caller | None:
-        """Return the caller of a key, or None.
-
-        Raises:
-            Unauthorized: The key has expired.
-        """
+        """Return the caller of a key, or None. Raises Unauthorized: The key has expired."""
         found = self._callers.get(digest)
         if found is None:
             return None
@@ -204,11 +200,7 @@ def credential_of(headers: Mapping[bytes, bytes]) -> bytes | None:
 
 
 def _shown(authorization: bytes | None) -> bytes:
-    """Return the key of a bearer token.
-
-    Raises:
-        Unauthorized: The value is not a bearer token.
-    """
+    """Return the key of a bearer token. Raises Unauthorized: The value is not a bearer token."""
     scheme, _, key = (authorization or b"").partition(b" ")
     if scheme.lower() != b"bearer" or not key:
         raise Unauthorized("send an API key: 'Authorization: Bearer KEY', or 'x-api-key: KEY'")

@@ -204,11 +204,7 @@ class IssuerKeys:
         return True
 
     async def _fetch(self) -> bytes:
-        """Fetch the document of keys.
-
-        Raises:
-            Unfetched: It cannot be fetched.
-        """
+        """Fetch the document of keys. Raises Unfetched: It cannot be fetched."""
         async with aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=FETCH_S),
             cookie_jar=aiohttp.DummyCookieJar(),

@@ -111,11 +111,7 @@ class Acts:
         return None
 
     def check(self, request: "Request") -> None:
-        """Check that the user may act.
-
-        Raises:
-            CannotAct: The user may not; the text says why.
-        """
+        """Check that the user may act. Raises CannotAct: The user may not; the text says why."""
         why_not = self._why_not(request.state.caller)
         if why_not is not None:
             raise CannotAct(why_not)
@@ -157,7 +153,6 @@ class Acts:
 
         @app.post(f"{ACT}cancel")
         async def cancel(request: Request) -> Response:
-            """Cancel a workflow."""
             self.check(request)
             named = await read_said(request, _Workflow)
             request.state.changed = f"{named.tenant} {named.id}"
@@ -201,11 +196,7 @@ class Acts:
 
 
 async def read_said(request: "Request", kind: type[T]) -> T:
-    """Parse a request's body.
-
-    Raises:
-        InvalidRequest: The body is malformed.
-    """
+    """Parse a request's body. Raises InvalidRequest: The body is malformed."""
     from kairos.gateway.server.small_body import small_body
 
     body = await small_body(request, _LIMIT_BYTES)

@@ -137,11 +137,7 @@ def _bound(pid: int) -> None:
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:
-    """Read all of a stream.
-
-    Raises:
-        ValueError: It exceeds the limit.
-    """
+    """Read all of a stream. Raises ValueError: It exceeds the limit."""
     said = bytearray()
     while part := await stream.read(1 << 16):
         said += part

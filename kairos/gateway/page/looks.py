@@ -69,11 +69,7 @@ def offset_of(request: Request) -> int:
 
 
 def _query(request: Request) -> WorkflowQuery:
-    """Parse the query; empty fields are ignored.
-
-    Raises:
-        InvalidRequest: A field is malformed.
-    """
+    """Parse the query; empty fields are ignored. Raises InvalidRequest: A field is malformed."""
     said = {name: value for name, value in request.query_params.items() if value}
     said.pop("offset", None)
     try:

@@ -48,11 +48,7 @@ class Watch:
             self._tell(None)
 
     def check(self) -> None:
-        """Check that one more viewer is allowed.
-
-        Raises:
-            TooManyViewers: The limit is reached.
-        """
+        """Check that one more viewer is allowed. Raises TooManyViewers: The limit is reached."""
         if self._viewers >= MAX_VIEWERS:
             raise TooManyViewers
 

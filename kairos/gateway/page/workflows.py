@@ -205,11 +205,7 @@ class Workflows:
         return self._followed().workflows(), self._clock.now()
 
     def snapshot(self, tenant: str, workflow_id: str) -> Snapshot:
-        """Return a snapshot of one workflow.
-
-        Raises:
-            WorkflowNotFound: It is not remembered.
-        """
+        """Return a snapshot of one workflow. Raises WorkflowNotFound: It is not remembered."""
         followed = self._followed()
         workflow = followed.workflow(tenant, workflow_id)
         if workflow is None or not workflow.calls:

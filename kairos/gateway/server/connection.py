@@ -210,7 +210,6 @@ class Connection(asyncio.Protocol):
             self._pace.begin_step(exchange.caller, self._answer_by_app, exchange)
 
     def _answer_by_app(self, exchange: Exchange) -> None:
-        """Answer with the application."""
         info = self._transport.get_extra_info
         ends = _address(info("sockname")), _address(info("peername"))
         scheme = "http" if info("ssl_object") is None else "https"

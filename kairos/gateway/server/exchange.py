@@ -157,11 +157,7 @@ class Exchange:
         self.write(content, more=False)
 
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Start the answer.
-
-        Raises:
-            UnsafeHeader: A header is malformed.
-        """
+        """Start the answer. Raises UnsafeHeader: A header is malformed."""
         if self.has_left:
             return
         assert not self.is_started
@@ -229,7 +225,6 @@ class Exchange:
             self._wire.close()
 
     def note_client_left(self) -> None:
-        """Note that the client has gone."""
         self.has_left = True
         if self.answering is not None:  # thousands may leave at once
             self._wire.in_turn(self.caller, self._tell_answering)

@@ -205,11 +205,7 @@ class ServiceTls:
     """TLS of a service's ports: None where a port has none."""
 
     def __init__(self, settings: Settings) -> None:
-        """Load the files of the settings.
-
-        Raises:
-            SetupError: A file cannot be used.
-        """
+        """Load the files of the settings. Raises SetupError: A file cannot be used."""
         callers, operators = callers_files(settings), operators_files(settings)
         self.callers = None if callers is None else PortTls("the callers' port", callers)
         self.operators = None if operators is None else PortTls("the operators' port", operators)

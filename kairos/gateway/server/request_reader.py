@@ -84,11 +84,7 @@ class RequestReader:
         self._stray_bytes = 0  # that came since it made a step
 
     def feed(self, data: bytes) -> None:
-        """Parse data.
-
-        Raises:
-            HeadTooLarge, NoHttp: The rest of the connection cannot be parsed.
-        """
+        """Parse data. Raises HeadTooLarge, NoHttp: The rest of the connection cannot be parsed."""
         self._stood_still = True
         try:
             self._parse(data)

@@ -6,11 +6,7 @@ from kairos.core import BodyTooLarge
 
 
 async def small_body(request: Request, most_bytes: int) -> bytes:
-    """Return the body.
-
-    Raises:
-        BodyTooLarge: It exceeds `most_bytes`.
-    """
+    """Return the body. Raises BodyTooLarge: It exceeds `most_bytes`."""
     body = bytearray()
     async for part in request.stream():
         body += part

@@ -251,11 +251,7 @@ class TracedFacts:
         return self._facts.now()
 
     def feed(self, event: Event) -> None:
-        """Report a fact.
-
-        Raises:
-            KairosError: the arriving request is refused.
-        """
+        """Report a fact. Raises KairosError: the arriving request is refused."""
         self._trace.record_fact(event, self._facts.now())
         try:
             self._facts.feed(event)

@@ -35,11 +35,7 @@ class OtlpExporter:
     """Exporter of spans over OTLP. `add` spans; at the end call `finish` and `close`."""
 
     def __init__(self, settings: TelemetrySettings) -> None:
-        """Create the exporter.
-
-        Raises:
-            SetupError: OpenTelemetry is not installed.
-        """
+        """Create the exporter. Raises SetupError: OpenTelemetry is not installed."""
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource

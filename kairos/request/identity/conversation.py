@@ -124,7 +124,6 @@ class Conversation:
         return range(max(0, len(self.raw) - _TAIL), len(self.raw))
 
     def tail(self) -> Sequence[PromptMessage]:
-        """Return the last messages."""
         if self.last is None:
             return self.new
         earlier = (self._message(at) for at in self._tail_places() if at < self.last.at)
@@ -136,7 +135,6 @@ class Conversation:
         return "".join(_text_of(each) for each in contents)
 
     def tools(self) -> tuple[str, ...]:
-        """Return the names of the tools."""
         return _tool_names(self._prompt.tools)
 
     def agent_key(self) -> int:

@@ -19,11 +19,7 @@ ATTEMPT_LIMIT = 999
 
 
 def declared_identity(headers: Headers) -> Identity:
-    """Return the declared identity.
-
-    Raises:
-        InvalidRequest: A header is malformed.
-    """
+    """Return the declared identity. Raises InvalidRequest: A header is malformed."""
     if _NAMES.isdisjoint(headers):
         return Identity()
     identity = Identity()

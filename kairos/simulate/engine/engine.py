@@ -81,11 +81,7 @@ class ModelledEngine:
         return used
 
     def add(self, call: EngineCall, at: int) -> None:
-        """Add a call.
-
-        Raises:
-            InvalidRequest: The call can never be served (vLLM answers 400).
-        """
+        """Add a call. Raises InvalidRequest: The call can never be served (vLLM answers 400)."""
         prompt_tokens = length(call.prompt)
         self.check(call)
         self._run(at * PS_PER_US)
@@ -102,11 +98,7 @@ class ModelledEngine:
         self._decide_anew_at(visible_at)
 
     def check(self, call: EngineCall) -> None:
-        """Check that a call can be served.
-
-        Raises:
-            InvalidRequest: It cannot: see `add`.
-        """
+        """Check that a call can be served. Raises InvalidRequest: It cannot: see `add`."""
         prompt_tokens = length(call.prompt)
         tokens = prompt_tokens + call.completion_tokens
         limit = min(self.profile.max_model_len, self._capacity_tokens)

@@ -95,7 +95,6 @@ class FetchedCaches:
         return sequence.call.id in self._loading
 
     def keep_blocks(self, sequence: Sequence) -> None:
-        """Keep the blocks of a sequence that has ended."""
         self._kept[sequence.call.id] = sequence
 
     def release(self, call_id: str) -> None:

@@ -391,11 +391,7 @@ class KvTransfers:
         }
 
     async def fetch_cache(self, params: KvTransferParams, prompt: str) -> None:
-        """The cache of a prompt, from where it lies.
-
-        Raises:
-            RefusedReply: it is not there.
-        """
+        """The cache of a prompt, from where it lies. Raises RefusedReply: it is not there."""
         try:
             place = f"http://{params.remote_host}:{params.remote_port}{READ_PATH}"
             async with (

@@ -119,11 +119,7 @@ def _called(use: ToolUse, limits: ScriptLimits) -> Said:
 
 
 def load(path: Path) -> tuple[Rule, ...]:
-    """Load a script.
-
-    Raises:
-        SetupError: The file does not exist, or is not a script.
-    """
+    """Load a script. Raises SetupError: The file does not exist, or is not a script."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=tuple[Rule, ...])
     except OSError as error:
