@@ -28,6 +28,7 @@ from kairos.workflows.compile.passes.stages import staged
 from kairos.workflows.compile.passes.static_prefixes import StaticPrefix, static_prefixes
 from kairos.workflows.compile.passes.staying import staying
 from kairos.workflows.compile.query_settings import check_settable
+from kairos.workflows.compile.references import reference_renamed
 
 _MOST_ROUNDS = 16
 
@@ -127,19 +128,7 @@ def compile_plan(
     declaration = with_batches(declaration, batches)
     passes = passes or Passes()
     now = msgspec.structs.replace(declaration, operators=in_order(declaration.operators))
-    collapsed: Mapping[str, Reference] = {}
-    if passes.identities:
-        fewer = collapse(now)
-        now, collapsed = fewer.declaration, fewer.into
-    pruned: tuple[str, ...] = ()
-    merged: Mapping[str, str] = {}
-    if passes.prune:
-        before = now
-        now = prune(before)
-        left = {each.name for each in every_operator(now.operators)}
-        pruned = tuple(
-            each.name for each in every_operator(before.operators) if each.name not in left
-        )
+    now, collapsed, pruned = _simplified(now, passes)
     table = columns(now)
     now, freed, merged = _reduced(now, passes)
     if passes.decoding:
@@ -164,6 +153,34 @@ def compile_plan(
         depths=operator_depths(now, partial, prefills),
         staying=staying(now) if values_stay else frozenset(),
     )
+
+
+def _simplified(
+    declaration: Declaration, passes: Passes
+) -> tuple[Declaration, Mapping[str, Reference], tuple[str, ...]]:
+    """Remove operators that no output needs, and identities, round by round.
+
+    What is not needed uses no value, so more may be identities without it; and an identity may be
+    all that needed others. It ends when nothing changes.
+    """
+    collapsed: dict[str, Reference] = {}
+    pruned: list[str] = []
+    now = declaration
+    while True:
+        if passes.prune:
+            before = now
+            now = prune(before)
+            left = {each.name for each in every_operator(now.operators)}
+            pruned += [e.name for e in every_operator(before.operators) if e.name not in left]
+        if not passes.identities:
+            break
+        fewer = collapse(now)
+        if not fewer.into:
+            break
+        now = fewer.declaration
+        known = {name: reference_renamed(into, fewer.into) for name, into in collapsed.items()}
+        collapsed = {**known, **fewer.into}
+    return now, collapsed, tuple(pruned)
 
 
 def _reduced(

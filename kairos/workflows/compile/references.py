@@ -101,14 +101,14 @@ def renamed(operator: Operator, names: Names) -> Operator:
         params=params,
         inputs=_arguments(operator.inputs, names),
         after=tuple(
-            dict.fromkeys(_reference(Reference(e), names).operator for e in operator.after)
+            dict.fromkeys(reference_renamed(Reference(e), names).operator for e in operator.after)
         ),
     )
 
 
 def _body_renamed(params: Loop | MapOver, names: Names) -> Loop | MapOver:
     body = tuple(renamed(each, names) for each in params.body)
-    result = _reference(params.result, names)
+    result = reference_renamed(params.result, names)
     if isinstance(params, MapOver):
         over = argument_renamed(params.over, names)
         return msgspec.structs.replace(params, over=over, body=body, result=result)
@@ -127,13 +127,13 @@ def _arguments(arguments: Arguments, names: Names) -> dict[str, Argument]:
 
 def argument_renamed(argument: Argument, names: Names) -> Argument:
     if isinstance(argument, Reference):
-        return _reference(argument, names)
+        return reference_renamed(argument, names)
     if isinstance(argument, References):
-        return References(tuple(_reference(each, names) for each in argument.each))
+        return References(tuple(reference_renamed(each, names) for each in argument.each))
     return argument
 
 
-def _reference(reference: Reference, names: Names) -> Reference:
+def reference_renamed(reference: Reference, names: Names) -> Reference:
     to = names.get(reference.operator, reference.operator)
     if isinstance(to, Reference):
         return Reference(to.operator, (*to.path, *reference.path))

@@ -28,6 +28,12 @@ def to_llm(f, value, text="So: {{ v }}", **how):
     return f.llm("user", text, v=value, **how)
 
 
+def counted(f, row):
+    """Return a format of a column, and what a function makes of its value."""
+    copy = f.format("copy", "{{ r.a }}", r=row)
+    return copy, f.call("counted", length, text=copy)
+
+
 GONE = {
     "a format of an answer": (
         lambda f, row, said: f.format("copy", "{{ x }}", x=said),
@@ -62,6 +68,19 @@ GONE = {
     "one of another": (
         lambda f, row, said: f.format("copy", "{{ y }}", y=f.filter("c", said, "true")),
         Reference("said"),
+    ),
+    "a format of a column whose value nothing takes that is needed": (
+        lambda f, row, said: to_llm(f, counted(f, row)[0]),
+        Reference("row", ("a",)),
+    ),
+    "a format of a column whose value another takes that is not needed without one": (
+        lambda f, row, said: to_llm(
+            f,
+            (c := counted(f, row))[0],
+            "{{ v }}{{ b }}",
+            b=f.branch("always", "'b'", {"a": c[1], "b": said}),
+        ),
+        Reference("row", ("a",)),
     ),
 }
 KEPT = {
