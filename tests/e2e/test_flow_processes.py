@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from contextlib import asynccontextmanager
 
 import aiohttp
 import openai
@@ -25,9 +26,17 @@ def settings(directory, engine_url, **given):
     return path
 
 
-async def url_of(serve):
-    await serve.until_it_says("serving on")
-    return serve.said.split("serving on ")[1].split("/v1")[0]
+@asynccontextmanager
+async def serving(directory, engine, name="serve", **given):
+    """A `kairos serve` whose engine has joined, and its URL."""
+    path = settings(directory, engine.url, **given)
+    with Process(directory, name, "serve", "--config", path) as serve:
+        await serve.until_it_says("serving on")
+        url = serve.said.split("serving on ")[1].split("/v1")[0]
+        async with asyncio.timeout(READY_S), aiohttp.ClientSession() as session:
+            while (await session.get(f"{url}/health")).status != 200:
+                await asyncio.sleep(0.05)
+        yield serve, url
 
 
 async def put(url):
@@ -39,12 +48,6 @@ async def put(url):
         assert answer.status == 200, await answer.text()
 
 
-async def joined(url):
-    async with asyncio.timeout(READY_S), aiohttp.ClientSession() as session:
-        while (await session.get(f"{url}/health")).status != 200:
-            await asyncio.sleep(0.05)
-
-
 async def asked(url):
     """On a connection of its own."""
     async with client_of(url) as client:
@@ -54,11 +57,7 @@ async def asked(url):
 
 async def test_a_flow_that_one_worker_was_told_every_worker_serves(engine, tmp_path):
     answers(engine)
-    path = settings(tmp_path, engine.url, workers=2)
-    serve = Process(tmp_path, "serve", "serve", "--config", path)
-    with serve:
-        url = await url_of(serve)
-        await joined(url)
+    async with serving(tmp_path, engine, workers=2) as (_, url):
         await put(url)
         texts = await asyncio.gather(*(asked(url) for _ in range(16)))
         assert len(set(texts)) == 1
@@ -71,11 +70,7 @@ async def test_a_worker_that_is_killed_takes_its_invocations_with_it_and_nothing
     engine, tmp_path
 ):
     answers(engine)
-    path = settings(tmp_path, engine.url, workers=1)
-    serve = Process(tmp_path, "serve", "serve", "--config", path)
-    with serve:
-        url = await url_of(serve)
-        await joined(url)
+    async with serving(tmp_path, engine, workers=1) as (serve, url):
         await put(url)
         answering, engine.answer = engine.answer, engine.when_released
         under_way = asyncio.create_task(asked(url))
@@ -93,13 +88,8 @@ async def test_a_worker_that_is_killed_takes_its_invocations_with_it_and_nothing
 
 async def test_flows_outlive_kill_9_of_the_gateway(engine, tmp_path):
     answers(engine)
-    path = settings(tmp_path, engine.url)
-    serve = Process(tmp_path, "serve", "serve", "--config", path)
-    with serve:
-        await put(await url_of(serve))
+    async with serving(tmp_path, engine) as (serve, url):
+        await put(url)
         serve.kill()
-    again = Process(tmp_path, "again", "serve", "--config", path)
-    with again:
-        url = await url_of(again)
-        await joined(url)
+    async with serving(tmp_path, engine, "again") as (_, url):
         assert "Judge" in await asked(url)

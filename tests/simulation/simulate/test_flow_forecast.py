@@ -1,10 +1,12 @@
 """What `kairos plan` expects of a flow, beside the simulator."""
 
+from functools import partial
+
 import msgspec
 import pytest
 
 from kairos import flow
-from kairos.core import PLACEMENTS, POLICIES, SECOND
+from kairos.core import SECOND
 from kairos.engines import load_profile
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import simulate_flow
@@ -12,7 +14,7 @@ from kairos.simulate.processors import TEOLA, Surroundings
 from kairos.workflows import LoadedFlow
 from kairos.workflows.compile.passes.prefill import MOST_ROWS
 from tests.support.flow_tables import FLOWS, example, rows
-from tests.support.simulate.model import PoolOptions
+from tests.support.simulate.model import usual_pool
 from tests.support.workflows.runs import (
     compile_plan,
     forecast_flow,
@@ -21,12 +23,7 @@ from tests.support.workflows.runs import (
     simulated_profile,
 )
 
-POOL = PoolOptions(
-    instances=2,
-    profile=load_profile("a40-llama3-8b"),
-    policy=POLICIES["kairos"],
-    placement=PLACEMENTS["kairos"],
-)
+POOL = usual_pool("a40-llama3-8b")
 
 
 def dialogue():
@@ -136,22 +133,22 @@ def checking(functions_at):
     return LoadedFlow(f.declaration, FUNCTIONS)
 
 
+def surrounded(loaded, count, around):
+    """Return what 20 rows teach, a simulation of all rows, and the forecast of it."""
+    plan, table = compile_plan(loaded.declaration), rows(count)
+    pool = msgspec.structs.replace(POOL, client=partial(FlowClient, around=around))
+    learnt = simulated_profile(loaded, plan, sampled_rows(open_table(table), 20, 1), pool)
+    simulated = simulate_flow(plan, iter(table), loaded.functions, pool)
+    return learnt, simulated, forecast_flow(plan, learnt, table, POOL.profile, 2)
+
+
 @pytest.mark.parametrize("count", [1, 20, 100])
 @pytest.mark.parametrize("seconds", [0.5, 2, 8])
 @pytest.mark.parametrize("where", ["before", "between", "before and between"])
 def test_what_functions_take_is_learnt_and_expected(where, seconds, count):
-    loaded = checking(where)
-    plan, table = compile_plan(loaded.declaration), rows(count)
-
-    def client(*given, **named):
-        around = Surroundings(function_us=round(seconds * SECOND))
-        return FlowClient(*given, around=around, **named)
-
-    pool = msgspec.structs.replace(POOL, client=client)
-    learnt = simulated_profile(loaded, plan, sampled_rows(open_table(table), 20, 1), pool)
+    around = Surroundings(function_us=round(seconds * SECOND))
+    learnt, simulated, expected = surrounded(checking(where), count, around)
     assert set(learnt.times_us.values()) == {seconds * SECOND}
-    simulated = simulate_flow(plan, iter(table), loaded.functions, pool)
-    expected = forecast_flow(plan, learnt, table, POOL.profile, 2)
     assert expected.time_s.mean == pytest.approx(simulated.simulated_s, rel=0.15)
     assert expected.calls == simulated.figures.calls
 
@@ -177,16 +174,8 @@ def answering(kinds):
 @pytest.mark.parametrize("count", [1, 20, 100])
 @pytest.mark.parametrize("kinds", ["search", "rerank", "search and rerank"])
 def test_what_processors_take_is_learnt_and_expected(kinds, count):
-    loaded = answering(kinds)
-    plan, table = compile_plan(loaded.declaration), rows(count)
-
-    def client(*given, **named):
-        return FlowClient(*given, around=Surroundings(processors=TEOLA), **named)
-
-    pool = msgspec.structs.replace(POOL, client=client)
-    learnt = simulated_profile(loaded, plan, sampled_rows(open_table(table), 20, 1), pool)
-    simulated = simulate_flow(plan, iter(table), loaded.functions, pool)
-    expected = forecast_flow(plan, learnt, table, POOL.profile, 2)
+    around = Surroundings(processors=TEOLA)
+    learnt, simulated, expected = surrounded(answering(kinds), count, around)
     taken = {name for name, each in learnt.operators.items() if each.time_us}
     assert taken >= {"found"} if "search" in kinds else taken == {"ranked"}
     assert expected.calls == simulated.figures.calls

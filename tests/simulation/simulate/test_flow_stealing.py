@@ -3,22 +3,14 @@ it loses to a shorter wait: groups of unequal size do not leave an instance idle
 
 from random import Random
 
-import msgspec
-
 from experiments.flow_workloads import words
 from kairos import flow
-from kairos.core import PLACEMENTS, POLICIES, Dispatch, Finished
-from kairos.engines import load_profile
+from kairos.core import Dispatch, Finished
 from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows import Functions
-from tests.support.simulate.model import PoolOptions
+from tests.support.simulate.model import usual_pool
 
-POOL = PoolOptions(
-    instances=2,
-    profile=msgspec.structs.replace(load_profile("h200-llama3-8b"), max_num_seqs=8),
-    policy=POLICIES["kairos"],
-    placement=PLACEMENTS["kairos"],
-)
+POOL = usual_pool("h200-llama3-8b", max_num_seqs=8)
 
 
 def test_e10_instances_end_within_5_percent_of_each_other_where_groups_are_skewed():

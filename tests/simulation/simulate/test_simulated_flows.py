@@ -7,23 +7,16 @@ import msgspec
 import pytest
 
 from kairos import flow
-from kairos.core import PLACEMENTS, POLICIES
-from kairos.engines import load_profile
 from kairos.simulate.flow_answers import answer, tokens_of
 from kairos.simulate.flow_simulation import simulate_flow
 from kairos.workflows import FlowFigures, Functions, Generation
 from kairos.workflows.compile.json_answers import problem
 from tests.support.cli.command import main
-from tests.support.simulate.model import PoolOptions
+from tests.support.simulate.model import usual_pool
 from tests.support.workflows.declared import MessageTemplate
 
 WORDS = "growth of revenue against cost of capital in a year of change "
-POOL = PoolOptions(
-    instances=2,
-    profile=load_profile("a40-llama3-8b"),
-    policy=POLICIES["kairos"],
-    placement=PLACEMENTS["kairos"],
-)
+POOL = usual_pool("a40-llama3-8b")
 VERDICT = {
     "type": "object",
     "properties": {"verdict": {"enum": ["buy", "sell"]}, "score": {"type": "integer"}},

@@ -11,22 +11,14 @@ from experiments.e56_kept_order import ran as ran_on
 from experiments.flow_systems import KV_TOKENS
 from experiments.flow_workloads import debate, parallel, trading
 from kairos import flow
-from kairos.core import PLACEMENTS, POLICIES
 from kairos.engines import load_profile
 from kairos.workflows import Functions
 from kairos.workflows.compile.call_shapes import call_shapes
 from kairos.workflows.compile.order import cache_aware_order
 from kairos.workflows.compile.passes.order import AS_DECLARED, of_sequences
-from tests.support.simulate.model import FlowClient, PoolOptions, simulate_flow
+from tests.support.simulate.model import FlowClient, simulate_flow, usual_pool
 
-POOL = PoolOptions(
-    instances=2,
-    profile=msgspec.structs.replace(
-        load_profile("h200-llama3-8b"), kv_tokens=KV_TOKENS, max_num_seqs=8
-    ),
-    policy=POLICIES["kairos"],
-    placement=PLACEMENTS["kairos"],
-)
+POOL = usual_pool("h200-llama3-8b", kv_tokens=KV_TOKENS, max_num_seqs=8)
 
 
 def ran(workload, rows, order=None, seed=1):

@@ -1,5 +1,9 @@
 """The model of an engine and of its pool, as tests of other rooms compare with it."""
 
+import msgspec
+
+from kairos.core import PLACEMENTS, POLICIES
+from kairos.engines import load_profile
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.engine.engine_calls import EngineCall
@@ -24,5 +28,16 @@ __all__ = [
     "prefix_hashes",
     "read_workflows",
     "simulate_flow",
+    "usual_pool",
     "write_workflows",
 ]
+
+
+def usual_pool(profile, instances=2, **changed):
+    """Return instances of a profile, by name and with these changes, under Kairos's own policy."""
+    return PoolOptions(
+        instances=instances,
+        profile=msgspec.structs.replace(load_profile(profile), **changed),
+        policy=POLICIES["kairos"],
+        placement=PLACEMENTS["kairos"],
+    )
