@@ -33,7 +33,7 @@ from kairos.core import (
     TenantWeight,
     WorkflowEnded,
 )
-from kairos.simulate.engine.engine_calls import CallProgress, EngineCall
+from kairos.simulate.engine.sequence import CallProgress, EngineCall
 from kairos.simulate.workload.prompt import PromptPiece
 
 STEP_US, PROMPT_TOKEN_US = 10_000, 20.0

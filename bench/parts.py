@@ -80,7 +80,6 @@ MODULES = {
     "kairos.proxy.sse": FORWARDING,
     "kairos.engines.monitor": BESIDE,
     "kairos.engines.engine_probe": BESIDE,
-    "kairos.engines.engine_status": BESIDE,
     "kairos.engines.engine_limits": BESIDE,
     "kairos.engines.fleet": BESIDE,
     "kairos.cluster.local.local_control": BESIDE,

@@ -26,7 +26,7 @@ from kairos.core import (
     Request,
     WorkflowEnded,
 )
-from kairos.simulate.engine.engine_calls import CallProgress, EngineCall
+from kairos.simulate.engine.sequence import CallProgress, EngineCall
 from kairos.simulate.workload.prompt import PromptPiece
 
 Other = Literal["neighbour", "fans out", "poisoned"]

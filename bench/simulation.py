@@ -32,7 +32,7 @@ from kairos.core import PLACEMENTS, POLICIES, SECOND, EngineProfile, KairosError
 from kairos.engines import load_profile
 from kairos.simulate import Load, World, offered_workload
 from kairos.simulate.engine.engine import ModelledEngine
-from kairos.simulate.engine.engine_calls import EngineStats
+from kairos.simulate.engine.sequence import EngineStats
 from kairos.simulate.options import DEFAULTS
 from kairos.simulate.users import engine_call
 from kairos.simulate.workload.workflows import Submission

@@ -21,7 +21,7 @@ from kairos.core import (
     Tick,
 )
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.engine_calls import CallProgress
+from kairos.simulate.engine.sequence import CallProgress
 from kairos.simulate.engines import SimulatedEngines
 
 

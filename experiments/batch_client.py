@@ -13,7 +13,7 @@ import msgspec
 from kairos.batches.batch_turns import lines_ahead
 from kairos.core import SECOND, Arrived, KairosError, Record, Request
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.engine_calls import EngineCall
+from kairos.simulate.engine.sequence import EngineCall
 from kairos.simulate.users import MODEL, TENANT, Feed, Users
 from kairos.simulate.workload.prompt import PromptPiece, prefix_hashes
 from kairos.simulate.workload.workflows import Submission

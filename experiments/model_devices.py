@@ -17,7 +17,7 @@ from experiments.kv_tiers import KvTiers, choose
 from kairos.core import SECOND, EngineProfile, Ledger, Placement, Policy, WorkEstimates
 from kairos.simulate import CacheLink, KvLinks, World
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.host_tier import HostTier
+from kairos.simulate.engine.memory import HostTier
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import functions_runner
 from kairos.simulate.users import Feed

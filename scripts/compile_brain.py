@@ -51,7 +51,7 @@ NOT_COMPILED = frozenset(
     {
         "core/dispatcher/native.py",
         "core/faults/stalls.py",
-        "simulate/engine/engine_calls.py",
+        "simulate/engine/sequence.py",
         "simulate/engine/fitting.py",
     }
 )

@@ -1,11 +1,11 @@
 from .engine_limits import ModelCard as ModelCard
 from .engine_limits import model_cards as model_cards
+from .engine_probe import read_metrics as read_metrics
 from .engine_process import EngineProcess as EngineProcess
 from .engine_process import end_all as end_all
 from .engine_process import start_process as start_process
 from .engine_profiles import load_profile as load_profile
 from .engine_profiles import profile_to_toml as profile_to_toml
-from .engine_status import read_metrics as read_metrics
 from .fleet import Fleet as Fleet
 from .fleet import InstanceView as InstanceView
 from .fleet import upstream_of as upstream_of

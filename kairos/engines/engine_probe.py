@@ -1,19 +1,195 @@
-"""Periodic probes of one engine: health, models, limits and load.
+"""Periodic probes of one engine: health, models and limits, load and kind by its metrics.
 
 Health and metrics are requested with every probe. Models and limits are requested when the engine
 appears, when something indicates that its process has changed, and otherwise with every tenth
 probe: a restart between two probes, or a newly loaded adapter, is noticed that much later.
+
+An engine may export one series for each of several cores (data parallel), with different labels:
+their counts are added. Implausible values are ignored.
+
+The lines of the wanted names are found by one search: vLLM sends 51 KB every second, for which this
+takes 0.1 ms, a parser of the whole text 24 ms.
 """
 
 import asyncio
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
 from kairos.core import Instance, InstanceStatus, Phase
 from kairos.engines.engine_limits import EngineLimits, ModelCard, model_cards
-from kairos.engines.engine_status import KvCache, Metrics, read_metrics
-from kairos.engines.kinds import LLAMA, SGLANG, EngineKind
+from kairos.engines.kinds import KINDS, LLAMA, SGLANG, VLLM, EngineKind, Series
 from kairos.proxy import MAX_FETCHED_BYTES, Fetcher, Upstream
+
+_SAMPLES = 4_096  # of a text; one with more says nothing
+_LABEL = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class MetricSample(msgspec.Struct, frozen=True):
+    """A line: a value with its labels. None: the value is not a number."""
+
+    labels: dict[str, str]
+    value: float | None
+
+
+class Names:
+    """Names of metrics to find."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        # The longest first, since one may be the beginning of another.
+        ordered = sorted(names, key=len, reverse=True)
+        listed = b"|".join(re.escape(name.encode()) for name in ordered)
+        self._line = re.compile(rb"\n(" + listed + rb")(?=[{ \t])(.*)")
+
+    def read_samples(self, text: bytes) -> dict[str, list[MetricSample]]:
+        """Return the samples of each name that is present."""
+        found: dict[str, list[MetricSample]] = {}
+        lines = list(islice(self._line.finditer(b"\n" + text), _SAMPLES + 1))
+        for line in lines if len(lines) <= _SAMPLES else ():
+            found.setdefault(line[1].decode(), []).append(_sample(line[2]))
+        return found
+
+
+Samples = Mapping[str, Sequence[MetricSample]]
+
+_CACHE_CONFIG = "vllm:cache_config_info"
+_STARTED = "process_start_time_seconds"
+_names = Names((*(name for kind in KINDS for name in kind.series.names()), _CACHE_CONFIG, _STARTED))
+_COUNTED = 1 << 48
+
+
+class KvCache(msgspec.Struct, frozen=True):
+    """vLLM's reported KV cache; None for unknown values."""
+
+    engines: int = 1  # that show themselves as one, with a cache each
+    kv_tokens: int | None = None  # that running calls can hold, in all of them
+    block_size: int | None = None  # tokens
+    prefix_caching: bool | None = None
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """Contents of a metrics text."""
+
+    status: InstanceStatus | None  # None: it says nothing of it
+    cache: KvCache | None  # None: it is not vLLM's
+    started_at_s: float | None  # when the process was started, by its own clock
+    kind: EngineKind | None  # None: the metrics do not show it
+
+
+def read_metrics(instance_id: str, text: bytes) -> Metrics:
+    samples = _names.read_samples(text)
+    started = samples.get(_STARTED, ())
+    kind = _kind(samples)
+    return Metrics(
+        status=_status(instance_id, samples, kind.series) if kind is not None else None,
+        cache=_cache(samples.get(_CACHE_CONFIG, ())),
+        started_at_s=started[0].value if started else None,
+        kind=kind,
+    )
+
+
+def _kind(samples: Samples) -> EngineKind | None:
+    if _CACHE_CONFIG in samples:
+        return VLLM
+    return next(
+        (kind for kind in KINDS if not samples.keys().isdisjoint(kind.series.names())), None
+    )
+
+
+def _status(instance_id: str, samples: Samples, series: Series) -> InstanceStatus | None:
+    status = InstanceStatus(
+        instance_id=instance_id,
+        kv_used=_mean_share(_first(samples, series.kv_used)),
+        running=_total(_first(samples, series.running)),
+        waiting=_total(_first(samples, series.waiting)),
+        waiting_for_room=_total(_first(samples, series.waiting_by_reason), _is_for_room),
+        preemptions=_total(_first(samples, series.preemptions)),
+        queried_tokens=_total(_first(samples, series.queried_tokens)),
+        cached_tokens=_total(_first(samples, series.cached_tokens)),
+    )
+    return status if status != InstanceStatus(instance_id) else None
+
+
+def _first(samples: Samples, names: Sequence[str]) -> Sequence[MetricSample]:
+    return next((samples[name] for name in names if name in samples), ())
+
+
+def _is_for_room(sample: MetricSample) -> bool:
+    return sample.labels.get("reason") == "capacity"
+
+
+def _total(
+    samples: Sequence[MetricSample], wanted: Callable[[MetricSample], bool] = lambda _: True
+) -> int | None:
+    values = [sample.value for sample in samples if wanted(sample)]
+    counts = [_count(value) for value in values]
+    known = [count for count in counts if count is not None]
+    total = sum(known)
+    return total if known and len(known) == len(counts) and total < _COUNTED else None
+
+
+def _count(value: float | None) -> int | None:
+    is_count = value is not None and 0 <= value < _COUNTED and value.is_integer()
+    return int(value) if value is not None and is_count else None
+
+
+def _mean_share(samples: Sequence[MetricSample]) -> float | None:
+    """Return the used share of all engines' memory; all have the same amount."""
+    values = [sample.value if sample.value is not None else math.nan for sample in samples]
+    if not values or not all(0 <= value <= 1 for value in values):
+        return None
+    return sum(values) / len(values)
+
+
+def _cache(samples: Sequence[MetricSample]) -> KvCache | None:
+    """Return vLLM's KV cache.
+
+    The number of blocks covers all engines; one block of each is reserved by vLLM. The size in
+    tokens is for one engine; it is the smaller bound where layers of several kinds share the
+    blocks, so that a token takes more than one place.
+    """
+    if not samples:
+        return None
+    labels, engines = samples[0].labels, len(samples)
+    told = labels.get("enable_prefix_caching")
+    block_size = _whole(labels.get("effective_attention_block_size")) or _whole(
+        labels.get("block_size")
+    )
+    blocks, size = _whole(labels.get("num_gpu_blocks")), _whole(labels.get("kv_cache_size_tokens"))
+    kv_tokens = None
+    if blocks and block_size and blocks > engines:
+        kv_tokens = (blocks - engines) * block_size
+        kv_tokens = min(kv_tokens, size * engines) if size else kv_tokens
+    return KvCache(engines, kv_tokens, block_size, None if told is None else told == "True")
+
+
+def _whole(told: str | None) -> int | None:
+    return int(told) if told is not None and re.fullmatch("[1-9][0-9]{0,11}", told) else None
+
+
+def _sample(rest: bytes) -> MetricSample:
+    """Parse what follows a name: `{labels} value [timestamp]`. A label may contain braces."""
+    labels, _, values = rest.rpartition(b"}")
+    value = values.split()[:1]
+    return MetricSample(
+        {name.decode(): _text(text) for name, text in _LABEL.findall(labels)},
+        _number(value[0]) if value else None,
+    )
+
+
+def _text(escaped: bytes) -> str:
+    return escaped.decode("utf-8", "replace")
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
 
 SCRAPE_S = 2.0  # timeout of /metrics, so that they are still current
 LOOKS_BETWEEN = 10

@@ -7,7 +7,7 @@ from .disk_looks import look_again as look_again
 from .explain import explain_from_log as explain_from_log
 from .explain import explain_from_service as explain_from_service
 from .explain import read_costs as read_costs
-from .explained import show_explanation as show_explanation
+from .explain import show_explanation as show_explanation
 from .explanation import explain_call as explain_call
 from .explanation import explain_origin as explain_origin
 from .fact_log import FactLog as FactLog
@@ -22,7 +22,6 @@ from .left_out import bus_figures as bus_figures
 from .left_out import count_buried as count_buried
 from .left_out import count_left_out as count_left_out
 from .left_out import leave_out as leave_out
-from .prices import read_prices as read_prices
 from .store import LIMIT_BYTES as LIMIT_BYTES
 from .store import LearntStore as LearntStore
 from .store import check_joins as check_joins
@@ -38,6 +37,7 @@ from .usage import Group as Group
 from .usage import UsageFigures as UsageFigures
 from .usage import UsageReport as UsageReport
 from .usage import parse_grouping as parse_grouping
+from .usage import read_prices as read_prices
 from .usage import report_usage as report_usage
 from .usage import show_usage as show_usage
 from .usage import write_csv as write_csv

@@ -2,6 +2,7 @@ from .calibrate import CalibrationOptions as CalibrationOptions
 from .calibrate import calibrate_engines as calibrate_engines
 from .export import export_workflows as export_workflows
 from .export import parse_since as parse_since
+from .export import write_recording as write_recording
 from .flow_simulation import observed_flow as observed_flow
 from .flow_simulation import pool_options as pool_options
 from .flow_simulation import simulate_flow_file as simulate_flow_file
@@ -13,7 +14,6 @@ from .options import SimulationOptions as SimulationOptions
 from .options import prepare_simulation as prepare_simulation
 from .perfetto import write_trace as write_trace
 from .perfetto import write_trace_of_log as write_trace_of_log
-from .recording import write_recording as write_recording
 from .replay import Replay as Replay
 from .replay import Replayed as Replayed
 from .simulation import Simulation as Simulation

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from kairos.core import EngineProfile, InstanceStatus
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine import ModelledEngine
-from kairos.simulate.engine.engine_calls import CallProgress, EngineCall
-from kairos.simulate.engine.host_tier import HostTier
+from kairos.simulate.engine.memory import HostTier
+from kairos.simulate.engine.sequence import CallProgress, EngineCall
 from kairos.simulate.kv_links import KvLinks
 
 

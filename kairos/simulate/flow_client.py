@@ -22,7 +22,7 @@ from kairos.core import (
     WorkflowEnded,
 )
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.engine_calls import EngineCall
+from kairos.simulate.engine.sequence import EngineCall
 from kairos.simulate.flow_answers import answer, answered_prompt, prompt_of, tokens_of
 from kairos.simulate.processors import NOTHING_AROUND, SimulatedProcessors, Surroundings
 from kairos.simulate.users import MODEL, TENANT

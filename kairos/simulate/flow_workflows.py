@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from kairos.core import PLACEMENTS, POLICIES, CallRow, CallTracker, Record, SetupError
 from kairos.engines import load_profile
+from kairos.simulate.export import workflow_calls
 from kairos.simulate.flow_answers import tokens_of
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import PoolOptions, simulate_flow_file
 from kairos.simulate.plan import PROFILE
-from kairos.simulate.recording import workflow_calls
 from kairos.simulate.workload.workflow_file import FileCall
 from kairos.simulate.workload.workflows import Workflow, workflow
 from kairos.workflows import Calling, IssueCall, Passes, Plan, RunProcessor, TouchPrefix

@@ -44,8 +44,8 @@ from kairos.core import (
 )
 from kairos.gateway import Gained, Predicted, Trust, Verdict, WorkflowTimes
 from kairos.observe import read_limits, read_recent
+from kairos.simulate.export import has_length, workflow_calls
 from kairos.simulate.logged_engines import LoggedEngines, logged_engines
-from kairos.simulate.recording import has_length, workflow_calls
 from kairos.simulate.users import TENANT
 from kairos.simulate.workload.workflows import Submission, workflow
 from kairos.simulate.world import World, WorldEvent

@@ -32,7 +32,7 @@ from kairos.core import (
     text_digest,
 )
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.engine_calls import EngineCall
+from kairos.simulate.engine.sequence import EngineCall
 from kairos.simulate.workload import FileCall
 from kairos.simulate.workload.prompt import prefix_hashes
 from kairos.simulate.workload.retries import RETRIES, is_tried_again

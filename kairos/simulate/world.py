@@ -54,8 +54,8 @@ from kairos.core import (
     WorkEstimates,
 )
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.engine_calls import CallProgress
-from kairos.simulate.engine.host_tier import HostTier
+from kairos.simulate.engine.memory import HostTier
+from kairos.simulate.engine.sequence import CallProgress
 from kairos.simulate.engines import SimulatedEngines
 from kairos.simulate.kv_links import KvLinks
 from kairos.simulate.users import MODEL, Clients, Feed, Users

@@ -5,11 +5,10 @@ from collections import deque
 from kairos.core import EngineProfile, InvalidRequest, SetupError
 from kairos.simulate.engine.blocks import contents_of
 from kairos.simulate.engine.cost import PS_PER_US, Cost, Stretch
-from kairos.simulate.engine.engine_calls import CallProgress, EngineCall, EngineStats
 from kairos.simulate.engine.fetched_caches import Fetch
-from kairos.simulate.engine.host_tier import HostTier
+from kairos.simulate.engine.memory import HostTier
 from kairos.simulate.engine.scheduler import Scheduler
-from kairos.simulate.engine.sequence import Sequence
+from kairos.simulate.engine.sequence import CallProgress, EngineCall, EngineStats, Sequence
 from kairos.simulate.workload.prompt import Prompt, length
 
 

@@ -15,9 +15,8 @@ recomputes what it does not find.
 from typing import NamedTuple
 
 from kairos.simulate.engine.blocks import number_of
-from kairos.simulate.engine.engine_calls import CacheFrom, EngineStats
 from kairos.simulate.engine.memory import Memory
-from kairos.simulate.engine.sequence import Sequence
+from kairos.simulate.engine.sequence import CacheFrom, EngineStats, Sequence
 
 
 class Fetch(NamedTuple):

@@ -11,11 +11,9 @@ from typing import Literal
 
 from kairos.core import EngineProfile
 from kairos.simulate.engine.cost import Step
-from kairos.simulate.engine.engine_calls import EngineStats, What
 from kairos.simulate.engine.fetched_caches import FetchedCaches
-from kairos.simulate.engine.host_tier import HostTier
-from kairos.simulate.engine.memory import Memory
-from kairos.simulate.engine.sequence import Sequence
+from kairos.simulate.engine.memory import HostTier, Memory
+from kairos.simulate.engine.sequence import EngineStats, Sequence, What
 
 
 class Scheduler:

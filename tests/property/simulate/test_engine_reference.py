@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kairos.core import EngineProfile, StepCost
 from kairos.simulate.engine.engine import ModelledEngine
-from kairos.simulate.engine.engine_calls import EngineCall
+from kairos.simulate.engine.sequence import EngineCall
 from kairos.simulate.workload.prompt import PromptPiece
 from tests.support.examples import examples
 from tests.support.simulate.reference_engine import ReferenceEngine

@@ -22,7 +22,7 @@ import msgspec
 from kairos.core import SECOND, Instance, InstanceStatus, SeenCall, Stalls
 from kairos.engines import load_profile
 from kairos.simulate.engine.engine import ModelledEngine
-from kairos.simulate.engine.engine_calls import EngineCall
+from kairos.simulate.engine.sequence import EngineCall
 from kairos.simulate.workload.prompt import PromptPiece
 
 TICK_US = SECOND // 20  # of callers; what engines do is exact

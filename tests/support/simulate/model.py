@@ -6,8 +6,8 @@ from kairos.core import PLACEMENTS, POLICIES
 from kairos.engines import load_profile
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.engine import ModelledEngine
-from kairos.simulate.engine.engine_calls import EngineCall
-from kairos.simulate.engine.host_tier import HostTier
+from kairos.simulate.engine.memory import HostTier
+from kairos.simulate.engine.sequence import EngineCall
 from kairos.simulate.engines import SimulatedEngines
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import PoolOptions, functions_runner, simulate_flow

@@ -5,7 +5,7 @@ which must do the same.
 """
 
 from kairos.core import EngineProfile
-from kairos.simulate.engine.engine_calls import CallProgress, EngineCall, EngineStats
+from kairos.simulate.engine.sequence import CallProgress, EngineCall, EngineStats
 
 PS = 1_000_000  # in a µs
 

@@ -27,7 +27,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from kairos.core import EngineProfile, StepCost
 from kairos.simulate.engine.engine import ModelledEngine
-from kairos.simulate.engine.engine_calls import EngineCall
+from kairos.simulate.engine.sequence import EngineCall
 from kairos.simulate.workload.prompt import PromptPiece
 from tests.support.simulate.reference_engine import ReferenceEngine, Request
 

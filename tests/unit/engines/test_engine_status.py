@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kairos.core import InstanceStatus
 from kairos.engines import read_metrics
-from kairos.engines.engine_status import MetricSample, Names
+from kairos.engines.engine_probe import MetricSample, Names
 
 ONE, TWO = '{engine="0",model_name="m"}', '{engine="1",model_name="m"}'
 VLLM = f"""# HELP vllm:num_requests_running Number of requests in model execution batches.

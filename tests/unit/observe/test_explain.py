@@ -23,7 +23,7 @@ from kairos.core import (
 )
 from kairos.core.orchestrator.orchestrator import MAX_ENDED
 from kairos.observe import FactLog, explain_from_log
-from kairos.observe.explained import explained
+from kairos.observe.explain import explained
 from tests.support.simulate import build
 
 BEGIN = Record(0, InstanceJoined(build.instance("i")))

@@ -10,8 +10,8 @@ import pytest
 from kairos.core import EngineProfile, InvalidRequest, SetupError, StepCost
 from kairos.simulate import CacheLink, KvLinks
 from kairos.simulate.clock import VirtualClock
-from kairos.simulate.engine.engine_calls import EngineCall
-from kairos.simulate.engine.host_tier import HostTier
+from kairos.simulate.engine.memory import HostTier
+from kairos.simulate.engine.sequence import EngineCall
 from kairos.simulate.engines import SimulatedEngines
 from kairos.simulate.workload.prompt import PromptPiece
 

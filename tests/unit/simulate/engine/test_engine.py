@@ -6,7 +6,7 @@ import pytest
 
 from kairos.core import EngineProfile, InvalidRequest, SetupError, StepCost
 from kairos.simulate.engine.engine import ModelledEngine
-from kairos.simulate.engine.engine_calls import EngineCall, EngineStats
+from kairos.simulate.engine.sequence import EngineCall, EngineStats
 from kairos.simulate.workload.prompt import PromptPiece
 
 
