@@ -71,3 +71,15 @@ def dispatched(log):
     """When (ms) which request went where."""
     commands = [(r.at / MS, each) for r in log for each in r.commands]
     return [(at, c.request_id, c.instance_id) for at, c in commands if isinstance(c, Dispatch)]
+
+
+def recorded_call(workflow, index=0, *, prompt=900, answer=9, **fields):
+    """Return a call of a file of workflows, of the agent `bot` of an app `chat` by default."""
+    said = {"app": "chat", "agent": "bot", "upstream": None} | fields
+    return FileCall(
+        workflow_id=workflow,
+        call_index=index,
+        prompt_tokens=prompt,
+        completion_tokens=answer,
+        **said,
+    )

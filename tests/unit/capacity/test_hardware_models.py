@@ -7,29 +7,9 @@ import pytest
 from kairos.capacity.hardware_files import load_catalogue
 from kairos.capacity.hardware_options import agent_names, observed_calls, with_models
 from kairos.core import SetupError
-from kairos.simulate import FileCall, load_workflows, workflows_of_flow
-from tests.support.cli.command import invoke
+from kairos.simulate import load_workflows, workflows_of_flow
+from tests.support.capacity.planner import call, run
 from tests.support.simulate.model import write_workflows
-
-
-def call(workflow, index, agent, prompt, answer, **more):
-    return FileCall(
-        workflow_id=workflow,
-        app="docs",
-        agent=agent,
-        upstream="user" if index == 0 else None,
-        call_index=index,
-        prompt_tokens=prompt,
-        completion_tokens=answer,
-        **more,
-    )
-
-
-def run(*words):
-    found = invoke("plan-hardware", *words)
-    if found.exception and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    return found
 
 
 def exported(path, *agents, workflows=40):
@@ -37,7 +17,16 @@ def exported(path, *agents, workflows=40):
     write_workflows(
         path,
         (
-            call(f"w{i}", at, agent, prompt, answer + i, workflow_start_ms=i * 1000, model=model)
+            call(
+                f"w{i}",
+                at,
+                agent,
+                prompt,
+                answer + i,
+                workflow_start_ms=i * 1000,
+                model=model,
+                upstream=None if at else "user",
+            )
             for i in range(workflows)
             for at, (agent, prompt, answer, model) in enumerate(agents)
         ),
@@ -92,7 +81,11 @@ def test_an_agent_with_two_models_is_planned_for_each(tmp_path):
     path = tmp_path / "day.jsonl"
     models = ["qwen3-8b", "qwen3-32b", "qwen3-8b"]
     write_workflows(
-        path, [call("w", i, "a", 10, 10, model=model) for i, model in enumerate(models)]
+        path,
+        [
+            call("w", i, "a", 10, 10, model=model, upstream=None if i else "user")
+            for i, model in enumerate(models)
+        ],
     )
     workflows = with_models(load_workflows(path), [], load_catalogue())
     assert sorted(agent_names(workflows).values()) == ["docs/a@qwen3-32b", "docs/a@qwen3-8b"]

@@ -10,24 +10,9 @@ from kairos.capacity.engine_rates import derived
 from kairos.capacity.hardware_files import load_catalogue, measured_rates
 from kairos.capacity.pool_simulation import engine_profile
 from kairos.core import InvalidFile, SetupError
-from kairos.simulate import FileCall, load_workflows, workflows_of_flow
-from tests.support.cli.command import invoke
+from kairos.simulate import load_workflows, workflows_of_flow
+from tests.support.capacity.planner import call, run
 from tests.support.simulate.model import write_workflows
-
-
-def call(workflow, index, agent, prompt, answer, **more):
-    upstream = "user" if index == 0 else "plan"
-    return FileCall(
-        workflow_id=workflow,
-        app="docs",
-        agent=agent,
-        upstream=upstream,
-        call_index=index,
-        prompt_tokens=prompt,
-        completion_tokens=answer,
-        **more,
-    )
-
 
 # Arithmetic and bandwidth that are bought apart.
 APART = """
@@ -72,13 +57,6 @@ def export(tmp_path):
         ),
     )  # fmt: skip
     return path
-
-
-def run(*words):
-    found = invoke("plan-hardware", *words)
-    if found.exception and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    return found
 
 
 def test_the_plan_as_json_has_what_the_choice_rests_on(export):

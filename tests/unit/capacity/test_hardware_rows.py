@@ -6,16 +6,14 @@ import pytest
 
 from kairos.capacity.hardware_files import load_catalogue
 from kairos.core import SetupError
-from kairos.simulate import FileCall
+from tests.support.capacity.planner import run
 from tests.support.cli.command import invoke
 from tests.support.simulate.model import write_workflows
+from tests.support.simulate.worlds import recorded_call
 
 
 def planned(*words):
-    found = invoke("plan-hardware", *words, "--json")
-    if found.exception and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    return json.loads(found.stdout)
+    return json.loads(run(*words, "--json").stdout)
 
 
 def exported(path, *workflows):
@@ -23,14 +21,14 @@ def exported(path, *workflows):
     write_workflows(
         path,
         (
-            FileCall(
-                workflow_id=f"w{number}",
+            recorded_call(
+                f"w{number}",
+                at,
+                prompt=prompt,
+                answer=answer,
                 app="x",
                 agent=agent,
                 upstream=upstream,
-                call_index=at,
-                prompt_tokens=prompt,
-                completion_tokens=answer,
                 gap_ms=gap_ms or None,
             )
             for number, calls in enumerate(workflows)

@@ -5,13 +5,14 @@ import pytest
 
 from kairos.core import SECOND, InvalidFile, SetupError
 from kairos.engines import load_profile
-from kairos.simulate import FileCall, Load, offered_workload
+from kairos.simulate import Load, offered_workload
 from kairos.simulate.plan import SimulationPlan, check_fits, holds, planner, scenario_planner
 from kairos.simulate.workload.arrival_process import measure_burstiness
 from kairos.simulate.workload.scenario import read
 from kairos.simulate.workload.workflow_file import write_workflows
 from kairos.simulate.world import WorldEvent
 from tests.support.simulate import worlds
+from tests.support.simulate.worlds import recorded_call
 
 ENGINE = "a40-llama3-8b"
 TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -81,19 +82,7 @@ def test_the_lengths_of_a_trace_may_arrive_otherwise(trace):
 
 def test_workflows_may_arrive_as_in_a_trace(trace, tmp_path):
     path = tmp_path / "workflows.jsonl"
-    calls = [
-        FileCall(
-            workflow_id=f"w{n}",
-            app="x",
-            agent="a",
-            upstream=None,
-            call_index=0,
-            prompt_tokens=9,
-            completion_tokens=9,
-        )
-        for n in range(3)
-    ]
-    write_workflows(path, calls)
+    write_workflows(path, [recorded_call(f"w{n}") for n in range(3)])
 
     plan = planned(Load(workflows=path, arrivals=str(trace), rate_per_s=1.0))
 

@@ -6,7 +6,6 @@ import pytest
 
 from kairos.core import InvalidFile, SetupError
 from kairos.simulate import (
-    FileCall,
     Load,
     draw_arrivals,
     draw_submissions,
@@ -15,23 +14,12 @@ from kairos.simulate import (
 )
 from kairos.simulate.workload.arrival_process import time_scale
 from kairos.simulate.workload.workflow_file import write_workflows
+from tests.support.simulate.worlds import recorded_call
 
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    calls = [
-        FileCall(
-            workflow_id=f"w{n}",
-            app="chat",
-            agent="bot",
-            upstream=None,
-            call_index=0,
-            prompt_tokens=900,
-            completion_tokens=9,
-        )
-        for n in range(4)
-    ]
-    write_workflows(tmp_path / "w.jsonl", calls)
+    write_workflows(tmp_path / "w.jsonl", [recorded_call(f"w{n}") for n in range(4)])
     return tmp_path / "w.jsonl"
 
 
@@ -61,16 +49,7 @@ def test_workflows_arrive_as_in_conversations_once_a_second_unless_asked_otherwi
 def of_yesterday(tmp_path: Path) -> Path:
     """Three workflows that say when they began, not in order of time; the second has two calls."""
     calls = [
-        FileCall(
-            workflow_id=name,
-            app="chat",
-            agent="bot",
-            upstream=None,
-            call_index=index,
-            prompt_tokens=900,
-            completion_tokens=9,
-            workflow_start_ms=1_763_000_000_000 + start_ms,
-        )
+        recorded_call(name, index, workflow_start_ms=1_763_000_000_000 + start_ms)
         for name, index, start_ms in (("b", 0, 500), ("a", 0, 0), ("a", 1, 0), ("c", 0, 2500))
     ]
     write_workflows(tmp_path / "day.jsonl", calls)

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from kairos.core import SECOND, InvalidFile
-from kairos.simulate import FileCall, draw_arrivals
+from kairos.simulate import draw_arrivals
 from kairos.simulate.workload.scenario import read, submissions
 from kairos.simulate.workload.workflow_file import write_workflows
+from tests.support.simulate.worlds import recorded_call
 
 ROOT = Path(__file__).resolve().parents[4]
 EXAMPLES = sorted((ROOT / "traces" / "scenarios").glob("*.toml"))
@@ -48,18 +49,7 @@ instance = 0
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    calls = [
-        FileCall(
-            workflow_id=f"w{n}",
-            app="chat",
-            agent="bot",
-            upstream="user",
-            call_index=0,
-            prompt_tokens=900,
-            completion_tokens=9,
-        )
-        for n in range(10)
-    ]
+    calls = [recorded_call(f"w{n}", upstream="user") for n in range(10)]
     write_workflows(tmp_path / "recorded.jsonl", calls)
     return tmp_path
 

@@ -5,25 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.core import SetupError
-from kairos.simulate import FileCall, Workflow, draw_submissions
+from kairos.simulate import Workflow, draw_submissions
 from kairos.simulate.workload.submissions import in_order, scaled
 from kairos.simulate.workload.workflows import Submission, workflow
+from tests.support.simulate.worlds import recorded_call
 
 
 def one(workflow_id: str, *lengths: tuple[int, int], app: str = "a", **more) -> Workflow:
     return workflow(
         [
-            FileCall(
-                workflow_id=workflow_id,
-                app=app,
-                agent="writer",
-                upstream="user",
-                call_index=index,
-                prompt_tokens=prompt,
-                completion_tokens=completion,
-                **more,
-            )
-            for index, (prompt, completion) in enumerate(lengths or [(8, 2)])
+            recorded_call(workflow_id, index, prompt=prompt, answer=answer, app=app, **more)
+            for index, (prompt, answer) in enumerate(lengths or [(8, 2)])
         ]
     )
 
