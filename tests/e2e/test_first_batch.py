@@ -12,6 +12,7 @@ import pytest
 
 from kairos.host import start_child
 from tests.support.ports import free_ports
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "batches.md"
@@ -58,9 +59,7 @@ async def started(directory, given, port=0):
 
 
 async def says(directory, text):
-    async with asyncio.timeout(LIMIT_S):
-        while text not in (directory / "said").read_text():
-            await asyncio.sleep(0.1)
+    await until(lambda: text in (directory / "said").read_text())
 
 
 @pytest.mark.smoke

@@ -25,6 +25,7 @@ from tests.e2e.embedder import done_by
 from tests.support.processes import READY_S as STARTED_S
 from tests.support.processes import Process
 from tests.support.vllm import READY_S, needs_vllm
+from tests.support.waiting import until
 
 FLOW = """
 flow: ask
@@ -71,9 +72,7 @@ class Embedders:
         log = self._directory / f"{name}.jsonl"
         started = Process(self._directory, name, port, log, delay_s, module="tests.e2e.embedder")
         self._stack.enter_context(started)
-        async with asyncio.timeout(STARTED_S):
-            while not _listens(port):
-                await asyncio.sleep(0.02)
+        await until(lambda: _listens(port))
         started.port, started.url, started.done = port, f"http://127.0.0.1:{port}", log
         return started
 
@@ -95,9 +94,7 @@ def retrieval(*engines, rank=True):
 
 
 async def until_done(embedder, items):
-    async with asyncio.timeout(STARTED_S):
-        while len(done_by(embedder.done)) < items:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(done_by(embedder.done)) >= items)
 
 
 async def asked_in_vain(port, times=2):
@@ -309,9 +306,7 @@ async def one_dies(runs, dies, stays):
     running = asyncio.create_task(
         runs.run(READ, rows, watch=begun.append, uses_cache=False, retrieval=engines)
     )
-    async with asyncio.timeout(60):
-        while not begun or not begun[0].progress().figures.get("written"):
-            await asyncio.sleep(0.01)
+    await until(lambda: begun and begun[0].progress().figures.get("written"))
     dies.kill()
     assert not running.done()
     record = await running

@@ -10,6 +10,7 @@ from rich.console import Console
 from kairos.settings import RetrievalSettings
 from kairos.workflows import progress_line, show_end
 from tests.e2e.cli.flow_runs import Runs, answering
+from tests.support.waiting import until
 from tests.support.workflows.runs import show_run
 
 ROWS = [{"text": f"t{n}", "texts": ["x", "y"], "n": n} for n in range(4)]
@@ -70,12 +71,6 @@ def runs(tmp_path, engine):
     made = Runs(tmp_path, answering(engine))
     made.functions.register(fails, purity="pure")
     return made
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def flow_of(operators, on_error):

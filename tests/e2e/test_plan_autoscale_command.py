@@ -10,11 +10,11 @@ from pathlib import Path
 import aiohttp
 
 from kairos.core import Arrived, InstanceJoined
-from tests.e2e.client import LIMIT_S
 from tests.e2e.engines.test_instances import instances
 from tests.e2e.test_health_command import run
 from tests.support.ports import free_ports
 from tests.support.processes import Process
+from tests.support.waiting import until
 
 QUICK = """
 every_s = 1.0
@@ -81,12 +81,6 @@ async def holding(served, number):
             for each in calls:
                 each.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
-
-
-async def until(condition):
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():
-            await asyncio.sleep(0.1)
 
 
 async def test_it_says_what_to_do_and_why_and_does_nothing(served, engine, tmp_path):

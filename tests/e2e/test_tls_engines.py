@@ -17,6 +17,7 @@ from kairos.settings import EngineSettings, TlsFiles, load_settings, parse_engin
 from tests.e2e.engine import Engine
 from tests.support.certificates import Authority
 from tests.support.processes import Process
+from tests.support.waiting import until
 
 CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -139,9 +140,7 @@ async def test_a_new_certificate_is_shown_from_the_next_connection_on(
     first = der(own.certificate)
     authority.issue("kairos")
     second = der(own.certificate)
-    async with asyncio.timeout(60):
-        while engine.shown[-1] != second:
-            await asyncio.sleep(0.05)
+    await until(lambda: engine.shown[-1] == second)
     assert set(engine.shown) == {first, second}
     assert (await served.chat()).status == 200
 
@@ -172,9 +171,7 @@ async def test_files_that_the_settings_do_not_name_cannot_come_over_the_operator
         refused = await served.operate("POST", "instances", json=asked | more)
         assert (refused.status, refused.error()["code"]) == (400, "tls_files_not_named")
     assert (await served.operate("POST", "instances", json=asked)).status == 201
-    async with asyncio.timeout(60):
-        while not second.shown:
-            await asyncio.sleep(0.05)
+    await until(lambda: second.shown)
 
 
 async def test_workers_show_the_certificate_too(secure, authority, tmp_path):

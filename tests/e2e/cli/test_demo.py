@@ -26,6 +26,7 @@ from tests.support.simulate.standin import (
     serve,
 )
 from tests.support.vllm import needs_vllm
+from tests.support.waiting import until
 
 MARK = "KAIROS_TEST_MARK"
 KAIROS = Path(sys.executable).with_name("kairos")
@@ -82,9 +83,7 @@ async def until_serving(process):
 
 
 async def until_gone(mark):
-    async with asyncio.timeout(60):
-        while processes_of(mark):
-            await asyncio.sleep(0.05)  # the kernel has no event for this
+    await until(lambda: not processes_of(mark))
 
 
 def paths(record):

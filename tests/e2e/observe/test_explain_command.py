@@ -1,17 +1,16 @@
 """`kairos explain` and `kairos export` as a person runs them."""
 
-import asyncio
 import json
 
 import pytest
 
 from kairos.core import Finished
 from kairos.observe import fact_log, read_facts
-from tests.e2e.client import LIMIT_S
 from tests.e2e.observe.test_insight import AS_ACME, said
 from tests.e2e.test_identity import KEYS
 from tests.support.host import forked
 from tests.support.simulate.model import read_workflows
+from tests.support.waiting import until
 
 
 async def run(*arguments, **given):
@@ -29,9 +28,7 @@ def quick_log(monkeypatch):
 async def until_logged(served, directory):
     """All facts so far are in the log."""
     facts = len(served.facts.records)
-    async with asyncio.timeout(LIMIT_S):
-        while len(list(read_facts(directory))) < facts:
-            await asyncio.sleep(0.02)
+    await until(lambda: len(list(read_facts(directory))) >= facts)
 
 
 async def two_calls(served, **headers):

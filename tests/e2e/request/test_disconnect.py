@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from kairos.core import Arrived, Cancelled, Dispatch, Failed, Finished, FirstToken, Refuse
 from kairos.proxy import CallsInFlight
 from kairos.request import bodies
-from tests.support.waiting import Told
+from tests.support.waiting import Told, until
 
 CHAT = "/v1/chat/completions"
 ASKED = {"model": "tiny", "messages": [], "stream": True}
@@ -31,12 +31,6 @@ def uploads(monkeypatch):
 
     monkeypatch.setattr(bodies, "Upload", Known)
     return known
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_client_that_leaves_the_queue_is_not_served(kairos, engine):

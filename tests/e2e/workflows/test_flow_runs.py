@@ -16,6 +16,7 @@ from kairos.workflows.run import driver
 from kairos.workflows.run.journal import RunJournal
 from kairos.workflows.run.rows import ROW_BYTES
 from tests.e2e.cli.flow_runs import Runs, answer_to, answering, read_rows
+from tests.support.waiting import until
 from tests.support.workflows.naive import Naive
 
 SUMMARIES = """
@@ -315,9 +316,7 @@ async def test_while_the_disk_is_full_the_run_waits_and_then_goes_on(
 
     async def until_tried_again():
         tried = len(tries)
-        async with asyncio.timeout(60):
-            while len(tries) < tried + 10:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(tries) >= tried + 10)
 
     assert "waiting: database or disk is full" in runs.notes[0]
     await until_tried_again()

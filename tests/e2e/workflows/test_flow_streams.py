@@ -6,8 +6,8 @@ import pytest
 
 from kairos.core import Cancelled
 from kairos.workflows.serve import flow_routes
-from tests.e2e.client import LIMIT_S
 from tests.e2e.flows import MANY, answers, events, invoke, kept_in, put
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -103,9 +103,7 @@ async def test_a_client_that_leaves_a_stream_ends_its_calls(served, engine, monk
     await wire.close()
     await served.facts.seen(Cancelled)
     await engine.until(lambda: engine.lost == 1)
-    async with asyncio.timeout(LIMIT_S):
-        while running() > before:
-            await asyncio.sleep(0.01)
+    await until(lambda: running() <= before)
 
 
 def running():
