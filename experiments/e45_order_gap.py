@@ -18,13 +18,8 @@ from experiments.claim import Study, gap_figures, table
 from experiments.order_optimum import optimum
 from experiments.order_problems import KV_TOKENS, SEVEN, OrderProblem, best_effort, expanded
 from experiments.report import commit
-from kairos.workflows.compile.costs.token_steps import (
-    ScheduledCall,
-    delay,
-    ends,
-    new_tokens,
-    token_steps,
-)
+from experiments.token_steps import ends, new_tokens, token_steps
+from kairos.workflows.compile.call_shapes import ScheduledCall, delay
 from kairos.workflows.compile.order import cache_aware_order
 from kairos.workflows.compile.passes.order import nestings
 

@@ -19,7 +19,8 @@ from experiments.helium_order import helium_order
 from experiments.order_optimum import least_steps
 from experiments.order_problems import KV_TOKENS, drawn_tree
 from experiments.report import commit
-from kairos.workflows.compile.costs.token_steps import ScheduledCall, token_steps
+from experiments.token_steps import token_steps
+from kairos.workflows.compile.call_shapes import ScheduledCall
 from kairos.workflows.compile.order import cache_aware_order
 
 WAYS = {"planned": cache_aware_order, "Helium's algorithm 1": helium_order}

@@ -12,7 +12,8 @@ complexity (appendix B).
 from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
 
-from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall, delay, usage
+from experiments.token_steps import usage
+from kairos.workflows.compile.call_shapes import PromptSegment, ScheduledCall, delay
 
 _DEEPEST = 100  # nodes of the tree; what is behind counts as one
 

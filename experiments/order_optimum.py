@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from ortools.sat.python import cp_model
 
-from kairos.workflows.compile.costs.token_steps import ScheduledCall, delay, ends, usage
+from experiments.token_steps import ends, usage
+from kairos.workflows.compile.call_shapes import ScheduledCall, delay
 
 
 class Optimum(msgspec.Struct, frozen=True):

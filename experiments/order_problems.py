@@ -6,7 +6,8 @@ from random import Random
 
 import msgspec
 
-from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall, delay, usage
+from experiments.token_steps import usage
+from kairos.workflows.compile.call_shapes import PromptSegment, ScheduledCall, delay
 from kairos.workflows.compile.passes.order import Sequences
 
 KV_TOKENS = 8_192

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import msgspec
 
 from experiments.halo_cost import ReuseFactors, WorkerOperator, placement_us
+from experiments.token_steps import token_steps
 from kairos.core import SECOND, CallShape, EngineProfile
+from kairos.workflows.compile.call_shapes import PromptSegment, ScheduledCall
 from kairos.workflows.compile.costs.fluid import makespan_us
-from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall, token_steps
 from kairos.workflows.compile.fluid_engine import FluidCall
 
 

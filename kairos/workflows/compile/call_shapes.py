@@ -9,13 +9,36 @@ import msgspec
 
 from kairos.core import BYTES_PER_TOKEN, EXPECTED_COMPLETION_TOKENS
 from kairos.workflows.compile.check import every_operator
-from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall
 from kairos.workflows.compile.operators import Generation, Operator
 from kairos.workflows.compile.prompts import Computed, Hole, Piece, Prompt, prompts
 from kairos.workflows.compile.references import needs
 from kairos.workflows.compile.tree import PrefixNode, PromptTree, size_bytes
 
 COLUMN_TOKENS = 500  # assumed for a value that only the row has
+
+
+class PromptSegment(msgspec.Struct, frozen=True):
+    """Segment of a prompt: equal names mean equal text, if the segments before are equal, too."""
+
+    name: str
+    tokens: int
+
+
+class ScheduledCall(msgspec.Struct, frozen=True):
+    """Call of a schedule.
+
+    `prompt`: its segments, as the path of a radix tree. `after`: names of calls whose answers it
+    needs.
+    """
+
+    prompt: tuple[PromptSegment, ...]
+    completion_tokens: int
+    after: tuple[str, ...] = ()
+
+
+def delay(call: ScheduledCall) -> float:
+    """Return the token steps from a call's end until calls that need its answer may begin."""
+    return float(call.completion_tokens)
 
 
 class CallShapes(msgspec.Struct, frozen=True):

@@ -1,8 +1,11 @@
 """Find an order of a flow's calls that maximises prefix cache hits, near the optimum.
 
 The problem is Helium's cache-aware scheduling (section 5 of its paper): calls on one worker, in
-token steps. In a depth-first walk of the tree of prompts, calls with a common prefix follow each
-other; calls with many dependants should be early, and no call before the calls it needs have ended.
+token steps. With M tokens of KV memory, an answer of `out` tokens and `new` prompt tokens that a
+call does not share with the one before it, the call takes `(out * new + out * (out + 1) / 2) / M`;
+calls that need its answer begin `out` token steps after its end (`experiments/token_steps.py`).
+In a depth-first walk of the tree of prompts, calls with a common prefix follow each other; calls
+with many dependants should be early, and no call before the calls it needs have ended.
 
 Deviations: Helium's algorithm 1 is one depth-first pass. With answers of different lengths it is
 far from the optimum, so several quick orders are made, the best of them improved by moving calls,
@@ -17,7 +20,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 
-from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall, delay
+from kairos.workflows.compile.call_shapes import PromptSegment, ScheduledCall, delay
 
 _SEARCHED = 14  # calls that are searched exhaustively, within _NODES
 _NODES = 40_000

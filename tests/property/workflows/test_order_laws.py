@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from experiments.helium_order import helium_order
 from experiments.order_optimum import least_steps
 from experiments.order_problems import KV_TOKENS, best_effort, drawn_tree, expanded, of_rows
-from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall, token_steps
+from experiments.token_steps import token_steps
+from kairos.workflows.compile.call_shapes import PromptSegment, ScheduledCall
 from kairos.workflows.compile.order import cache_aware_order
 from kairos.workflows.compile.passes.order import nestings
 

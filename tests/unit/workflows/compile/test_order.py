@@ -1,9 +1,15 @@
 """The order of a flow's calls."""
 
 from experiments.order_problems import best_effort, expanded, of_rows
+from experiments.token_steps import token_steps
 from kairos import flow
-from kairos.workflows.compile.call_shapes import COLUMN_TOKENS, call_shapes, llm_needs
-from kairos.workflows.compile.costs.token_steps import PromptSegment, ScheduledCall, token_steps
+from kairos.workflows.compile.call_shapes import (
+    COLUMN_TOKENS,
+    PromptSegment,
+    ScheduledCall,
+    call_shapes,
+    llm_needs,
+)
 from kairos.workflows.compile.order import cache_aware_order
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallTurn, nestings, of_sequences
 from tests.unit.workflows.compile.test_tree import figure_four

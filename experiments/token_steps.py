@@ -17,26 +17,7 @@ are alike but for M; so `d` is the answer's length.
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
-
-class PromptSegment(msgspec.Struct, frozen=True):
-    """Segment of a prompt: equal names mean equal text, if the segments before are equal, too."""
-
-    name: str
-    tokens: int
-
-
-class ScheduledCall(msgspec.Struct, frozen=True):
-    """Call of a schedule.
-
-    `prompt`: its segments, as the path of a radix tree. `after`: names of calls whose answers it
-    needs.
-    """
-
-    prompt: tuple[PromptSegment, ...]
-    completion_tokens: int
-    after: tuple[str, ...] = ()
+from kairos.workflows.compile.call_shapes import ScheduledCall, delay
 
 
 def new_tokens(before: ScheduledCall | None, call: ScheduledCall) -> int:
@@ -53,11 +34,6 @@ def usage(before: ScheduledCall | None, call: ScheduledCall, kv_tokens: int) -> 
     """Return the token usage, in token steps of a worker that holds `kv_tokens`."""
     out = call.completion_tokens
     return (out * new_tokens(before, call) + out * (out + 1) / 2) / kv_tokens
-
-
-def delay(call: ScheduledCall) -> float:
-    """Return the token steps from a call's end until calls that need its answer may begin."""
-    return float(call.completion_tokens)
 
 
 def ends(

@@ -2,14 +2,8 @@
 
 import pytest
 
-from kairos.workflows.compile.costs.token_steps import (
-    PromptSegment,
-    ScheduledCall,
-    ends,
-    new_tokens,
-    token_steps,
-    usage,
-)
+from experiments.token_steps import ends, new_tokens, token_steps, usage
+from kairos.workflows.compile.call_shapes import PromptSegment, ScheduledCall
 
 SYSTEM, A, B = PromptSegment("system", 10), PromptSegment("a", 5), PromptSegment("b", 7)
 CALLS = {
