@@ -46,6 +46,14 @@ async def start(kairos, engine, tmp_path):
     return start
 
 
+@pytest.fixture
+async def served(start):
+    """A Kairos that serves the flow `long`."""
+    served = await start()
+    await put(served, LONG, "long")
+    return served
+
+
 async def invoked(served, texts, flow="mixed", **given):
     asked = (invoke(served, {"text": text}, flow, **given) for text in texts)
     return [answer.json() for answer in await asyncio.gather(*asked)]
@@ -85,9 +93,7 @@ async def held(engine):
     engine.answer = answer
 
 
-async def test_a_call_whose_client_leaves_is_made_by_one_that_waits_for_it(start, engine):
-    served = await start()
-    await put(served, LONG, "long")
+async def test_a_call_whose_client_leaves_is_made_by_one_that_waits_for_it(served, engine):
     await held(engine)
     wire = await served.connect()
     await wire.post("/v1/flows/long/invoke", {"inputs": {"text": "x"}})
@@ -105,9 +111,7 @@ async def test_a_call_whose_client_leaves_is_made_by_one_that_waits_for_it(start
     )
 
 
-async def test_a_call_that_fails_is_made_by_one_that_waits_for_it(start, engine):
-    served = await start()
-    await put(served, LONG, "long")
+async def test_a_call_that_fails_is_made_by_one_that_waits_for_it(served, engine):
     first = [400]
     reply = answers(engine).answer
 
@@ -126,9 +130,7 @@ async def test_a_call_that_fails_is_made_by_one_that_waits_for_it(start, engine)
     assert prompts(engine) == ["Slow x", "Slow x", "End <Slow x>"]
 
 
-async def test_a_call_of_another_class_is_not_waited_for(start, engine):
-    served = await start()
-    await put(served, LONG, "long")
+async def test_a_call_of_another_class_is_not_waited_for(served, engine):
     await held(engine)
     for name in ("batch", "interactive"):
         headers = {"X-Kairos-Class": name}
@@ -139,9 +141,7 @@ async def test_a_call_of_another_class_is_not_waited_for(start, engine):
     engine.release(99)
 
 
-async def test_a_chat_with_a_flow_is_told_what_another_one_was(start, engine):
-    served = await start()
-    await put(served, LONG, "long")
+async def test_a_chat_with_a_flow_is_told_what_another_one_was(served, engine):
     body = {"model": "flow/long", "messages": [{"role": "user", "content": "x"}], "stream": True}
     told = [await served.ask("POST", "/v1/chat/completions", json=body) for _ in range(2)]
     assert len(prompts(engine)) == 2

@@ -60,22 +60,3 @@ def test_what_is_paid_for_is_from_the_start_to_the_end_of_the_last_call():
     assert 19 <= alone_s <= 21
     pool, _ = run(long_ones(1), at((3, 1), (10, -1)), start_s=30)
     assert pool.instance_s == alone_s + 7  # started, and given up before it served
-
-
-def test_the_last_that_serves_stays():
-    pool, _ = run(long_ones(1), at((3, -1), (4, -1)))
-    assert {size.serving for size in pool.sizes} == {1}
-
-
-def test_whoever_decides_is_told_what_waits_and_what_is_there():
-    asked = []
-
-    def decide(each):
-        asked.append(each)
-        return 1 if len(asked) == 2 else 0
-
-    run(long_ones(3), decide, start_s=3)
-    assert (asked[0].waiting, asked[0].serving, asked[0].starting) == (2, 1, 0)
-    assert (asked[2].serving, asked[2].starting) == (1, 1)
-    assert (asked[6].serving, asked[6].starting) == (2, 0)
-    assert asked[0].look.begun == 3

@@ -33,10 +33,3 @@ def test_what_is_known_of_one_call_is_known_of_those_of_the_same_length_alone():
     known = KnownLengths(Learnt(), {"w/0": 12, "w/1": 3_000, "v/0": 12})
     kinds = [known.kind(build.request(each, agent="a")) for each in ("w/0", "w/1", "v/0")]
     assert kinds[0] == kinds[2] != kinds[1]
-
-
-def test_how_long_calls_take_is_what_was_learnt():
-    known = KnownLengths(Learnt(), {"w/0": 12})
-
-    assert known.call_us(build.request("w/0")) == 7_000_000
-    assert known.latency_us(build.request("w/0")) == Learnt().latency_us(None)
