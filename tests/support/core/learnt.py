@@ -2,7 +2,14 @@
 
 from random import Random
 
-from kairos.core import QUANTILES, AgentProfile, Distribution, ProfilesLearnt
+from kairos.core import (
+    FEATURES,
+    QUANTILES,
+    AgentProfile,
+    Distribution,
+    ProfilesLearnt,
+    RemainingModel,
+)
 from kairos.core.orchestrator.profiles import CallSample
 from kairos.core.position import Position
 
@@ -68,3 +75,17 @@ def profile(agent, remaining_us, *, app="app", tenant="t", samples=QUANTILES, **
         remaining_us=remaining,
         remaining_stages=fields.get("remaining_stages", 1.0),
     )
+
+
+def model(app="a", *, tenant="default", **fields):
+    """A model of what remains that tells every call the same, unless its fields say otherwise."""
+    same = {
+        "samples": 100,
+        "intercept": 0.0,
+        "weights": (0.0,) * FEATURES,
+        "lowest": (0.0,) * FEATURES,
+        "highest": (0.0,) * FEATURES,
+        "agents": {},
+        "residuals": (0.0,),
+    }
+    return RemainingModel(tenant=tenant, app=app, **same | fields)

@@ -3,33 +3,20 @@
 import pytest
 
 from kairos.core import (
-    QUANTILES,
     SECOND,
-    AgentProfile,
     Arrived,
-    Distribution,
     Finished,
     ProfilesLearnt,
 )
 from kairos.core.core_names import MOVED
+from tests.support.core import learnt
 from tests.support.simulate import build
 
 
-def constant(value):
-    return Distribution(float(value), (float(value),) * QUANTILES)
-
-
 def profile(agent, *, remaining_s, stages):
-    return AgentProfile(
-        tenant="default",
-        app="a",
-        agent=agent,
-        samples=100,
-        converged=True,
-        call_us=constant(SECOND),
-        completion_tokens=constant(10),
-        remaining_us=constant(remaining_s * SECOND),
-        remaining_stages=stages,
+    remaining_us = [remaining_s * SECOND]
+    return learnt.profile(
+        agent, remaining_us, app="a", tenant="default", samples=100, remaining_stages=stages
     )
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kairos.core import QUANTILES, SLOT_AT_US, SLOTS, Distribution, exponential_distribution
 from kairos.core.dispatcher import demand
 from kairos.core.dispatcher.demand import SLOT_AT, SLOT_US, Curves, expected, mode
+from tests.support.core.learnt import always
 from tests.support.simulate import build
 
 INF = math.inf
@@ -18,10 +19,6 @@ INF = math.inf
 DISTRIBUTIONS = st.lists(st.floats(0.1, 200), min_size=QUANTILES, max_size=QUANTILES).map(
     lambda steps: Distribution(sum(steps), tuple(np.cumsum(steps).tolist()))
 )
-
-
-def always(tokens):
-    return Distribution(float(tokens), (float(tokens),) * QUANTILES)
 
 
 def row_of(curves, request, known):

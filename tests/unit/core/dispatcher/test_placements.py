@@ -5,11 +5,9 @@ import pytest
 
 from kairos.core import (
     PLACEMENTS,
-    QUANTILES,
     SECOND,
     Arrived,
     Cancelled,
-    Distribution,
     Finished,
     FirstToken,
     InstanceLeft,
@@ -25,13 +23,10 @@ from kairos.core.dispatcher.slots import TimeSlot
 from kairos.core.dispatcher.survival_packing import SurvivalPacking
 from kairos.core.scheduler import output_lengths
 from tests.support.core import kernel, learnt
+from tests.support.core.learnt import always
 from tests.support.simulate import build
 
 BY_SLOTS = ["time-slot", "kairos"]
-
-
-def always(value):
-    return Distribution(float(value), (float(value),) * QUANTILES)
 
 
 def instances_chosen(balancer, count, **fields):

@@ -7,52 +7,29 @@ import pytest
 
 from experiments.oracle import Srpt
 from kairos.core import (
-    FEATURES,
     POLICIES,
     POOLED_AGENT,
-    QUANTILES,
     SECOND,
-    AgentProfile,
     AgentRank,
-    Distribution,
     ProfilesLearnt,
-    RemainingModel,
     WorkEstimates,
 )
 from kairos.core.scheduler.policies import gittins_index
 from kairos.core.scheduler.queue import WaitQueue
+from tests.support.core import learnt
 from tests.support.simulate import build
 
 
-def constant(value):
-    return Distribution(float(value), (float(value),) * QUANTILES)
-
-
 def profile(agent, *, app="a", tenant="default", remaining_s=1.0, call_s=1.0, stages=1.0):
-    return AgentProfile(
-        tenant=tenant,
+    return learnt.profile(
+        agent,
+        [remaining_s * SECOND],
         app=app,
-        agent=agent,
+        tenant=tenant,
         samples=100,
-        converged=True,
-        call_us=constant(call_s * SECOND),
-        completion_tokens=constant(10),
-        remaining_us=constant(remaining_s * SECOND),
+        call_us=learnt.always(call_s * SECOND),
+        completion_tokens=learnt.always(10),
         remaining_stages=stages,
-    )
-
-
-def model(app="a", *, tenant="default", logarithm=0.0, agents=None, weights=None, residuals=None):
-    return RemainingModel(
-        tenant=tenant,
-        app=app,
-        samples=100,
-        intercept=logarithm,
-        weights=weights or (0.0,) * FEATURES,
-        lowest=(-100.0,) * FEATURES,
-        highest=(100.0,) * FEATURES,
-        agents=agents or {},
-        residuals=residuals or (0.0,) * QUANTILES,
     )
 
 
@@ -102,8 +79,8 @@ def test_an_unknown_agent_stands_where_its_app_does_and_an_unknown_app_where_all
     ]
     ranks = tuple(AgentRank(*each.key, each.remaining_stages) for each in known)
     models = [
-        model(logarithm=4.0, agents={"low": -3.0, "high": 5.0}),
-        model(POOLED_AGENT, tenant=POOLED_AGENT, logarithm=6.0),
+        learnt.model(intercept=4.0, agents={"low": -3.0, "high": 5.0}),
+        learnt.model(POOLED_AGENT, tenant=POOLED_AGENT, intercept=6.0),
     ]
     bench.learn(*known, models=models, ranks=ranks)
     for agent in ("low", "new", "high"):
@@ -132,7 +109,7 @@ def fan_out():
     agents = {agent: math.log(each * SECOND) for agent, each in seconds.items()}
     bench.learn(
         *(profile(agent, call_s=each) for agent, each in seconds.items()),
-        models=[model(agents=agents)],
+        models=[learnt.model(agents=agents)],
     )
     bench.arrive("short", agent="short", workflow_id="fan")
     bench.arrive("long", agent="long", workflow_id="fan")
@@ -148,8 +125,8 @@ def test_the_queue_reorders_a_workflow_when_another_of_its_calls_ends():
     balancer = build.balancer(build.instance("i", seqs=2), policy="kairos")
     agents = {"short": math.log(2 * SECOND), "long": math.log(6 * SECOND)}
     agents |= {"other": math.log(4 * SECOND)}
-    learnt = ProfilesLearnt((profile("long", call_s=6),), (model(agents=agents),))
-    assert balancer.handle(learnt, 0) == []
+    known = ProfilesLearnt((profile("long", call_s=6),), (learnt.model(agents=agents),))
+    assert balancer.handle(known, 0) == []
     for name, agent, workflow in (
         ("long", "long", "fan"),
         ("filler", "other", "filler"),

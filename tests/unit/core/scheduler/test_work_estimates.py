@@ -5,14 +5,12 @@ import math
 import pytest
 
 from kairos.core import (
-    FEATURES,
     POLICIES,
     POOLED_AGENT,
     QUANTILES,
     SECOND,
     AgentRank,
     ProfilesLearnt,
-    RemainingModel,
     WorkEstimates,
 )
 from kairos.core.scheduler import work_estimates as module
@@ -30,14 +28,10 @@ def profile(agent, remaining_s, *, app="a", tenant="default", call_s=1.0):
 def model(remaining_s, *, app="a", tenant="default", agents=None, residuals=(0.0,)):
     """Every agent's calls have so much left, or what `agents` says."""
     agents = {agent: math.log(each / remaining_s) for agent, each in (agents or {}).items()}
-    return RemainingModel(
+    return learnt.model(
+        app,
         tenant=tenant,
-        app=app,
-        samples=100,
         intercept=math.log(remaining_s * SECOND),
-        weights=(0.0,) * FEATURES,
-        lowest=(0.0,) * FEATURES,
-        highest=(0.0,) * FEATURES,
         agents=agents,
         residuals=residuals,
     )
