@@ -75,6 +75,12 @@ class Kairos:
         self._wires.append(Wire(*await asyncio.open_connection(address.hostname, address.port)))
         return self._wires[-1]
 
+    async def post_raw(self, *request, **more):
+        """Send a request on a connection of its own, which is returned."""
+        wire = await self.connect()
+        await wire.post(*request, **more)
+        return wire
+
     async def settled(self):
         """Every call that arrived has ended, once, and left nothing behind."""
         ends = (Finished, Failed, Cancelled)

@@ -169,8 +169,7 @@ async def test_a_stream_that_is_silent_is_kept_alive_in_its_own_form(
     if before is not None:
         await engine.called(1)
     body = ASKED | {"input": "a", "stream": True}
-    wire = await served.connect()
-    await wire.post(route, body)
+    wire = await served.post_raw(route, body)
     if where == "amid the stream":
         engine.release(1)
     ping = b"event: ping\n" if route == "/v1/messages" else b": waiting"

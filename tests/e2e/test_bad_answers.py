@@ -47,8 +47,7 @@ async def test_an_engine_that_redirects_is_not_followed(kairos, engines):
         raise web.HTTPTemporaryRedirect(elsewhere.url + "/v1/chat/completions")
 
     engine.answer = redirect
-    wire = await served.connect()
-    await wire.post("/v1/chat/completions", {"messages": []})
+    wire = await served.post_raw("/v1/chat/completions", {"messages": []})
     answer = await wire.answer()
 
     assert elsewhere.calls == []
@@ -86,8 +85,7 @@ async def test_a_large_answer_that_breaks_off_is_broken_off(served, engine, capl
         return response
 
     engine.answer = half
-    wire = await served.connect()
-    await wire.post("/v1/chat/completions", {"messages": []})
+    wire = await served.post_raw("/v1/chat/completions", {"messages": []})
     assert (await wire.head())[0] == 200
     assert not (await closed(wire.reader)).endswith(b"0\r\n\r\n")
     assert (await served.facts.seen(Failed)).reason == "upstream_failed"
@@ -157,8 +155,9 @@ async def test_events_that_are_not_read_break_off_where_the_engine_breaks_off(
 ):
     engine.answer = engine.stream(CHUNK, CHUNK[:9], then=lambda transport: transport.abort())
     engine.release(3)
-    wire = await served.connect()
-    await wire.post("/v1/audio/speech", {"model": "tiny", "input": "a", "stream": True})
+    wire = await served.post_raw(
+        "/v1/audio/speech", {"model": "tiny", "input": "a", "stream": True}
+    )
     await wire.head()
 
     assert b'"error"' not in await closed(wire.reader)

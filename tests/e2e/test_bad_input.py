@@ -173,8 +173,7 @@ async def test_a_client_that_waits_to_be_told_to_send_its_body_is_told(served, e
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP", "identity"])
 async def test_a_body_that_comes_compressed_goes_on_as_it_was(served, engine, encoding):
     content = GOOD if encoding == "identity" else gzip.compress(GOOD)
-    wire = await served.connect()
-    await wire.post(CHAT, content, f"Content-Encoding: {encoding}")
+    wire = await served.post_raw(CHAT, content, f"Content-Encoding: {encoding}")
 
     assert (await wire.answer()).status == 200
     assert engine.calls[0].body == GOOD
@@ -183,8 +182,7 @@ async def test_a_body_that_comes_compressed_goes_on_as_it_was(served, engine, en
 
 @pytest.mark.parametrize("encoding", ["br", "deflate", "zstd, gzip", "gzip, gzip", ""])
 async def test_other_encodings_are_refused(served, encoding):
-    wire = await served.connect()
-    await wire.post(CHAT, GOOD, f"Content-Encoding: {encoding}")
+    wire = await served.post_raw(CHAT, GOOD, f"Content-Encoding: {encoding}")
     answer = await wire.answer()
 
     assert (answer.status, answer.error()["code"]) == (415, "unsupported_encoding")
@@ -199,16 +197,14 @@ PACKED = gzip.compress(GOOD, mtime=0)
     [GOOD, PACKED[:-1], PACKED[:5], PACKED + b"x", PACKED + PACKED, b"\x1f\x8b" + b"x" * 20],
 )
 async def test_a_body_that_is_no_gzip_is_refused(served, content):
-    wire = await served.connect()
-    await wire.post(CHAT, content, "Content-Encoding: gzip")
+    wire = await served.post_raw(CHAT, content, "Content-Encoding: gzip")
 
     assert (await wire.answer()).status == 400
 
 
 async def test_a_body_that_unpacks_to_more_than_is_allowed_is_refused(kairos, engine):
     served = await kairos(engine.url, max_body_bytes=100_000)
-    wire = await served.connect()
-    await wire.post(CHAT, gzip.compress(b" " * 50_000_000), "Content-Encoding: gzip")
+    wire = await served.post_raw(CHAT, gzip.compress(b" " * 50_000_000), "Content-Encoding: gzip")
 
     assert (await wire.answer()).status == 413
     assert (await served.chat()).status == 200
@@ -365,8 +361,9 @@ async def test_random_bodies_and_headers_are_answered_or_refused(
     served, engine, body, headers, path
 ):
     engine.calls.clear()
-    wire = await served.connect()
-    await wire.post(path, body, *(f"{name}: {value}" for name, value in headers.items()))
+    wire = await served.post_raw(
+        path, body, *(f"{name}: {value}" for name, value in headers.items())
+    )
     answer = await wire.answer()
     if answer.status == 100:
         answer = await wire.answer()

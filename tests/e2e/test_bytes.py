@@ -60,8 +60,7 @@ async def test_a_compressed_answer_is_passed_on_as_it_is(served, engine):
         return web.Response(body=squeezed, headers={"Content-Encoding": "gzip"})
 
     engine.answer = answer
-    wire = await served.connect()
-    await wire.post(CHAT, {"model": "tiny", "messages": []})
+    wire = await served.post_raw(CHAT, {"model": "tiny", "messages": []})
     got = await wire.answer()
 
     assert (got.headers["content-encoding"], got.body) == ("gzip", squeezed)
@@ -111,8 +110,7 @@ async def test_each_event_of_a_stream_is_passed_on_before_the_next_one_comes(ser
     passed_on = [*parts[:2], chunk(b"two"), b"data: {}\n\n", DONE]
     engine.answer = engine.stream(*parts)
     asks = {"messages": [], "stream": True, "stream_options": {"include_usage": True}}
-    wire = await served.connect()
-    await wire.post(CHAT, asks)
+    wire = await served.post_raw(CHAT, asks)
 
     chunks = wire.chunks()
     for number, events in enumerate(passed_on):
@@ -126,8 +124,7 @@ async def test_each_event_of_a_stream_is_passed_on_before_the_next_one_comes(ser
 async def test_an_answer_that_is_neither_json_nor_events_is_passed_on_as_it_comes(served, engine):
     parts = [b"ID3\x00", b"\xff\xfb sound"]
     engine.answer = engine.stream(*parts, content_type="audio/mpeg")
-    wire = await served.connect()
-    await wire.post("/v1/audio/speech", {"input": "hello"})
+    wire = await served.post_raw("/v1/audio/speech", {"input": "hello"})
 
     engine.release()
     assert (await wire.head())[0] == 200
@@ -142,8 +139,7 @@ async def test_a_stream_of_which_usage_is_removed_is_passed_on_as_it_comes_too(s
     engine.answer = engine.stream(
         chunk(b"one"), chunk(b"two") + half[:9], half[9:] + USAGE[:20], USAGE[20:], DONE
     )
-    wire = await served.connect()
-    await wire.post(CHAT, {"messages": [], "stream": True})
+    wire = await served.post_raw(CHAT, {"messages": [], "stream": True})
 
     chunks = wire.chunks()
     for number, part in enumerate([chunk(b"one"), chunk(b"two"), half]):

@@ -95,8 +95,7 @@ async def held(engine):
 
 async def test_a_call_whose_client_leaves_is_made_by_one_that_waits_for_it(served, engine):
     await held(engine)
-    wire = await served.connect()
-    await wire.post("/v1/flows/long/invoke", {"inputs": {"text": "x"}})
+    wire = await served.post_raw("/v1/flows/long/invoke", {"inputs": {"text": "x"}})
     await engine.called()
     waiting = [asyncio.create_task(invoke(served, {"text": "x"}, "long")) for _ in range(3)]
     other = asyncio.create_task(invoke(served, {"text": "y"}, "long"))

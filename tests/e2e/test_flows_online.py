@@ -362,8 +362,7 @@ async def test_where_no_directory_is_named_there_are_no_flows(kairos, engine):
 async def test_a_client_that_leaves_ends_the_calls_of_its_flow(served, engine):
     await put(served)
     engine.answer = engine.when_released
-    wire = await served.connect()
-    await wire.post("/v1/flows/reports/invoke", {"inputs": {"text": "x"}})
+    wire = await served.post_raw("/v1/flows/reports/invoke", {"inputs": {"text": "x"}})
     await engine.called()
     await wire.close()
 

@@ -111,8 +111,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("path", ALLOWED)
 async def test_a_method_that_is_not_allowed_is_told_which_are(served, path):
-    wire = await served.connect()
-    await wire.post(path, b"", method="PATCH")
+    wire = await served.post_raw(path, b"", method="PATCH")
     answer = await wire.answer()
     assert (answer.status, answer.headers["allow"]) == (405, ALLOWED[path])
 
@@ -231,8 +230,7 @@ CLOSED = [
 @pytest.mark.parametrize("method", ["POST", "GET"])
 async def test_what_steers_the_engine_never_reaches_it(served, engine, method):
     for path in CLOSED:
-        wire = await served.connect()
-        await wire.post(path, b"{}", "Content-Type: application/json", method=method)
+        wire = await served.post_raw(path, b"{}", "Content-Type: application/json", method=method)
         answer = await wire.answer()
         assert answer.status in (404, 405), path
         answer.error()

@@ -94,8 +94,7 @@ async def test_one_that_leaves_as_it_is_refused_leaves_nothing_behind(kairos, en
     engine.answer = engine.when_released
     first = asyncio.create_task(served.chat())
     await engine.called()
-    wire = await served.connect()
-    await wire.post("/v1/chat/completions", {"model": "tiny", "messages": []} | STREAM)
+    wire = await served.post_raw("/v1/chat/completions", {"model": "tiny", "messages": []} | STREAM)
     await wire.head()
     live = served.service.brain.runtime._engine._expected
     [waits] = [turn.call for turn in live.values() if not turn.is_over]

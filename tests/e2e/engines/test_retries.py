@@ -268,8 +268,7 @@ async def test_what_the_client_has_the_beginning_of_is_not_begun_anew(kairos, en
 async def test_a_client_that_leaves_while_its_call_waits_again_has_left(kairos, engines):
     served, bad, good = await in_order(kairos, engines, max_num_seqs=1)
     bad.answer, good.answer = fails_when_released(bad), good.when_released
-    wire = await served.connect()
-    await wire.post("/v1/chat/completions", ASKED, "X-Request-Id: leaves")
+    wire = await served.post_raw("/v1/chat/completions", ASKED, "X-Request-Id: leaves")
     await bad.called()
     other = asyncio.create_task(served.chat(headers={"x-request-id": "stays"}))
     await good.called()

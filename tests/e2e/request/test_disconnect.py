@@ -38,8 +38,7 @@ async def test_a_client_that_leaves_the_queue_is_not_served(kairos, engine):
     engine.answer = engine.when_released
     asking = asyncio.create_task(served.chat())
     await engine.called()
-    wire = await served.connect()
-    await wire.post(CHAT, ASKED, "X-Request-Id: left")
+    wire = await served.post_raw(CHAT, ASKED, "X-Request-Id: left")
     await served.facts.seen(Arrived, 2)
     assert served.balancer.waiting == 1
     wire.leave()
@@ -69,8 +68,7 @@ async def test_a_call_whose_client_leaves_at_the_end_of_its_stream_has_finished(
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
     engine.answer = engine.stream(CHUNK, usage, DONE, b"")
     engine.release(3)
-    wire = await served.connect()
-    await wire.post(CHAT, ASKED | {"stream_options": {"include_usage": True}})
+    wire = await served.post_raw(CHAT, ASKED | {"stream_options": {"include_usage": True}})
     chunks = wire.chunks()
     await wire.head()
     said = b""
@@ -86,8 +84,7 @@ async def test_a_call_that_the_client_leaves_at_the_engines_error_has_failed(kai
     served = await kairos(engine.url, max_num_seqs=1)
     error = b'data: {"error": {"message": "EngineCore", "code": 500}}\n\n'
     engine.answer = engine.stream(CHUNK, error, DONE)
-    wire = await served.connect()
-    await wire.post(CHAT, ASKED, "X-Request-Id: failed")
+    wire = await served.post_raw(CHAT, ASKED, "X-Request-Id: failed")
     chunks = wire.chunks()
     engine.release()
     await wire.head()
@@ -132,8 +129,7 @@ async def test_a_client_that_leaves_amid_a_whole_answer_is_gone_from_the_engine_
         await engine.turns.acquire()
 
     engine.answer = half
-    wire = await served.connect()
-    await wire.post(CHAT, ASKED | {"stream": False}, "X-Request-Id: left")
+    wire = await served.post_raw(CHAT, ASKED | {"stream": False}, "X-Request-Id: left")
     await asyncio.wait_for(began.wait(), 60)
     wire.leave()
 
@@ -144,8 +140,7 @@ async def test_a_client_that_leaves_amid_a_whole_answer_is_gone_from_the_engine_
 async def test_the_place_of_a_client_that_left_goes_to_the_next(kairos, engine):
     served = await kairos(engine.url, max_num_seqs=1)
     engine.answer = engine.when_released
-    wire = await served.connect()
-    await wire.post(CHAT, ASKED)
+    wire = await served.post_raw(CHAT, ASKED)
     await engine.called()
     asking = asyncio.create_task(served.chat())
     await served.facts.seen(Arrived, 2)
@@ -235,8 +230,7 @@ async def test_a_body_that_never_ends_is_given_up(kairos, engine, monkeypatch, s
 
 async def test_a_client_that_closes_its_half_of_the_connection_counts_as_gone(served, engine):
     engine.answer = engine.when_released
-    wire = await served.connect()
-    await wire.post(CHAT, ASKED)
+    wire = await served.post_raw(CHAT, ASKED)
     await engine.called()
     wire.half_close()
 
@@ -285,8 +279,7 @@ async def test_a_client_that_reads_nothing_holds_the_engine_back_until_it_leaves
             progress.set()
 
     engine.answer = pour
-    wire = await served.connect()
-    await wire.post(CHAT, ASKED)
+    wire = await served.post_raw(CHAT, ASKED)
 
     async def pours():
         progress.clear()

@@ -85,8 +85,9 @@ async def test_a_stream_of_which_nothing_comes_is_kept_alive(served, engine, mon
     monkeypatch.setattr(flow_routes, "KEEP_ALIVE_S", 0.05)
     await put(served)
     engine.answer = engine.when_released
-    wire = await served.connect()
-    await wire.post("/v1/flows/reports/invoke", {"inputs": {"text": "x"}, "stream": True})
+    wire = await served.post_raw(
+        "/v1/flows/reports/invoke", {"inputs": {"text": "x"}, "stream": True}
+    )
     await wire.head()
     assert await anext(wire.chunks()) == b": running\n\n"
 
@@ -96,8 +97,9 @@ async def test_a_client_that_leaves_a_stream_ends_its_calls(served, engine, monk
     await put(served)
     before = running()
     engine.answer = engine.when_released
-    wire = await served.connect()
-    await wire.post("/v1/flows/reports/invoke", {"inputs": {"text": "x"}, "stream": True})
+    wire = await served.post_raw(
+        "/v1/flows/reports/invoke", {"inputs": {"text": "x"}, "stream": True}
+    )
     await wire.head()
     await engine.called()
     await wire.close()
