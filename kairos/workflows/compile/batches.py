@@ -15,14 +15,13 @@ from kairos.workflows.compile.operators import (
     Declaration,
     Embedding,
     Ingest,
-    Loop,
-    MapOver,
     Operator,
     Params,
     RegisteredCall,
     Rerank,
     kind_of,
 )
+from kairos.workflows.compile.references import with_changed
 
 ENOUGH = 0.95  # of the best throughput
 Latencies = Mapping[int, float]  # µs that a batch takes, by its items
@@ -62,19 +61,15 @@ def with_batches(declaration: Declaration, measured: Mapping[str, int]) -> Decla
     """
     if not measured:
         return declaration
-    operators = tuple(_with_batch(each, measured) for each in declaration.operators)
-    return msgspec.structs.replace(declaration, operators=operators)
 
+    def change(operator: Operator) -> Params:
+        params = operator.params
+        if not isinstance(params, Batched) or params.batch is not None:
+            return params
+        found = _measured(params, measured) if _goes_in_batches(params) else None
+        return params if found is None else msgspec.structs.replace(params, batch=found)
 
-def _with_batch(operator: Operator, measured: Mapping[str, int]) -> Operator:
-    params = operator.params
-    if isinstance(params, Loop | MapOver):
-        body = tuple(_with_batch(each, measured) for each in params.body)
-        params = msgspec.structs.replace(params, body=body)
-    elif isinstance(params, Batched) and params.batch is None and _goes_in_batches(params):
-        found = _measured(params, measured)
-        params = params if found is None else msgspec.structs.replace(params, batch=found)
-    return msgspec.structs.replace(operator, params=params)
+    return with_changed(declaration, change)
 
 
 def batch_of(params: Params) -> int | None:

@@ -1,6 +1,6 @@
 """References between operators: the ones that an operator needs, and renaming them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -8,11 +8,13 @@ from kairos.workflows.compile.operators import (
     Argument,
     Arguments,
     Branch,
+    Declaration,
     Filter,
     Group,
     Loop,
     MapOver,
     Operator,
+    Params,
     Reference,
     References,
 )
@@ -108,17 +110,36 @@ def renamed(operator: Operator, names: Names) -> Operator:
 
 def _body_renamed(params: Loop | MapOver, names: Names) -> Loop | MapOver:
     body = tuple(renamed(each, names) for each in params.body)
-    result = reference_renamed(params.result, names)
+    params = results_renamed(params, names)
     if isinstance(params, MapOver):
         over = argument_renamed(params.over, names)
-        return msgspec.structs.replace(params, over=over, body=body, result=result)
-    return msgspec.structs.replace(
-        params,
-        start=argument_renamed(params.start, names),
-        body=body,
-        result=result,
-        until_inputs=_arguments(params.until_inputs, names),
-    )
+        return msgspec.structs.replace(params, over=over, body=body)
+    start = argument_renamed(params.start, names)
+    return msgspec.structs.replace(params, start=start, body=body)
+
+
+def results_renamed(params: Loop | MapOver, names: Names) -> Loop | MapOver:
+    """Return a loop or a map with its own references into its body renamed."""
+    result = reference_renamed(params.result, names)
+    if isinstance(params, MapOver):
+        return msgspec.structs.replace(params, result=result)
+    until = _arguments(params.until_inputs, names)
+    return msgspec.structs.replace(params, result=result, until_inputs=until)
+
+
+def with_changed(declaration: Declaration, change: Callable[[Operator], Params]) -> Declaration:
+    """Return the flow with the parameters of each operator changed, from its bodies outwards."""
+    operators = tuple(_changed(each, change) for each in declaration.operators)
+    return msgspec.structs.replace(declaration, operators=operators)
+
+
+def _changed(operator: Operator, change: Callable[[Operator], Params]) -> Operator:
+    params = operator.params
+    if isinstance(params, Loop | MapOver):
+        body = tuple(_changed(each, change) for each in params.body)
+        params = msgspec.structs.replace(params, body=body)
+        operator = msgspec.structs.replace(operator, params=params)
+    return msgspec.structs.replace(operator, params=change(operator))
 
 
 def _arguments(arguments: Arguments, names: Names) -> dict[str, Argument]:

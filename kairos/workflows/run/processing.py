@@ -11,14 +11,14 @@ from kairos.workflows.compile.operators import (
     Declaration,
     Embedding,
     Ingest,
-    Loop,
-    MapOver,
     Operator,
+    Params,
     Processing,
     Rerank,
     Search,
 )
 from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.references import with_changed
 from kairos.workflows.execute.commands import DropHeld, RunProcessor
 
 # Options of `kairos run`, and settings of `kairos serve`.
@@ -102,18 +102,15 @@ def with_models(declaration: Declaration, processors: Processors | None) -> Decl
     """
     if processors is None or not processors.models:
         return declaration
-    operators = tuple(_with_model(each, processors.models) for each in declaration.operators)
-    return msgspec.structs.replace(declaration, operators=operators)
+    models = processors.models
 
+    def change(operator: Operator) -> Params:
+        params = operator.params
+        if not isinstance(params, Embedding | Rerank) or params.model is not None:
+            return params
+        return msgspec.structs.replace(params, model=_only_model(operator, models))
 
-def _with_model(operator: Operator, models: Mapping[str, Sequence[str]]) -> Operator:
-    params = operator.params
-    if isinstance(params, Embedding | Rerank) and params.model is None:
-        params = msgspec.structs.replace(params, model=_only_model(operator, models))
-    elif isinstance(params, Loop | MapOver):
-        body = tuple(_with_model(each, models) for each in params.body)
-        params = msgspec.structs.replace(params, body=body)
-    return msgspec.structs.replace(operator, params=params)
+    return with_changed(declaration, change)
 
 
 def _only_model(operator: Operator, models: Mapping[str, Sequence[str]]) -> str | None:

@@ -14,7 +14,7 @@ import msgspec
 from kairos.workflows.compile.graph import in_order
 from kairos.workflows.compile.operators import Declaration, Loop, MapOver, Operator
 from kairos.workflows.compile.passes.structure import deterministic, structure
-from kairos.workflows.compile.references import argument_renamed, renamed
+from kairos.workflows.compile.references import argument_renamed, renamed, results_renamed
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -56,11 +56,5 @@ def _body_merged(operator: Operator, into: dict[str, str]) -> Operator:
     inner: dict[str, str] = {}
     body = _merged(params.body, inner)
     into.update(inner)
-    result = argument_renamed(params.result, inner)
-    changes: dict[str, object] = {"body": body, "result": result}
-    if isinstance(params, Loop):
-        changes["until_inputs"] = {
-            key: argument_renamed(argument, inner) for key, argument in params.until_inputs.items()
-        }
-    changed = msgspec.structs.replace(params, **changes)
+    changed = msgspec.structs.replace(results_renamed(params, inner), body=body)
     return msgspec.structs.replace(operator, params=changed)

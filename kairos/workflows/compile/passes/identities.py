@@ -32,6 +32,7 @@ from kairos.workflows.compile.references import (
     own_arguments,
     referred,
     renamed,
+    results_renamed,
 )
 from kairos.workflows.compile.templates import Opaque, Slot, expression, template
 from kairos.workflows.compile.values import as_text
@@ -94,12 +95,8 @@ class _Collapsing:
         params = operator.params
         if not isinstance(params, Loop | MapOver):
             return operator
-        changes: dict[str, object] = {"body": self.scope(params.body)}
-        changes["result"] = argument_renamed(params.result, self.into)
-        if isinstance(params, Loop):
-            until = params.until_inputs.items()
-            changes["until_inputs"] = {n: argument_renamed(e, self.into) for n, e in until}
-        changed = msgspec.structs.replace(params, **changes)
+        body = self.scope(params.body)
+        changed = msgspec.structs.replace(results_renamed(params, self.into), body=body)
         return msgspec.structs.replace(operator, params=changed)
 
 

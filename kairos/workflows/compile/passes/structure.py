@@ -18,7 +18,7 @@ from kairos.workflows.compile.operators import (
     Operator,
     Reference,
 )
-from kairos.workflows.compile.references import argument_renamed, placeholders, renamed
+from kairos.workflows.compile.references import placeholders, renamed, results_renamed
 from kairos.workflows.compile.signatures import of_structure
 from kairos.workflows.compile.templates import Opaque, Slot, Static, template
 from kairos.workflows.compile.values import Missing, as_text, part
@@ -101,18 +101,10 @@ def _body_numbered(operator: Operator) -> Operator:
         msgspec.structs.replace(_inner_numbered(each, here), name=here[each.name])
         for each in params.body
     )
-    changed = _results_renamed(params, here)
+    changed = results_renamed(params, here)
     return msgspec.structs.replace(shell, params=msgspec.structs.replace(changed, body=body))
 
 
 def _inner_numbered(operator: Operator, names: Mapping[str, str]) -> Operator:
     inner = renamed(operator, names)
     return _body_numbered(inner) if inner.body else inner
-
-
-def _results_renamed(params: Loop | MapOver, names: Mapping[str, str]) -> Loop | MapOver:
-    result = argument_renamed(params.result, names)
-    if isinstance(params, MapOver):
-        return msgspec.structs.replace(params, result=result)
-    until = {key: argument_renamed(each, names) for key, each in params.until_inputs.items()}
-    return msgspec.structs.replace(params, result=result, until_inputs=until)
