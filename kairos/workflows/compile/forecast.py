@@ -194,8 +194,6 @@ def _scaled(
     found: ExpectedCalls, learnt: Mapping[str, OperatorProfile], end: str
 ) -> list[FluidCall]:
     """Return the calls with prompts and answers scaled to one end of their intervals."""
-    if end == "mean":
-        return found.calls
     scaled = []
     for name, call in zip(found.operators, found.calls, strict=True):
         known = learnt.get(name)

@@ -39,7 +39,7 @@ from kairos.workflows.run.postgres_results import PostgresResults
 from kairos.workflows.run.processing import check_processors, with_models
 from kairos.workflows.run.result_store import ResultStore
 from kairos.workflows.run.rows import InputTable
-from kairos.workflows.run.run_store import RunDirectory, RunRecord, RunStore
+from kairos.workflows.run.run_store import RunDirectory, RunRecord
 
 _SAMPLE = 1_000  # rows by which it is chosen how rows are parted
 _LOOK_S = 0.5
@@ -361,30 +361,3 @@ def forget_results(record: RunRecord) -> None:
         store = PostgresResults(record.results, record.id, lambda _: None)
         store.forget()
         store.close(give_up=True)
-
-
-async def run_on_ray(
-    record: RunRecord,
-    declaration: Declaration,
-    functions: Functions,
-    source: object,
-    table: InputTable,
-    store: RunStore,
-    on_note: Note,
-    watch: Any,
-    directory: RunDirectory | None,
-    latencies: Latencies,
-    open_engines: OpenEngines,
-) -> RunRecord:
-    """Run a flow that was checked on the Ray that the record names.
-
-    Raises:
-        SetupError: it cannot run.
-    """
-    directory = directory or store.create(record)
-    with directory.held():
-        run = RayRun(directory, record, on_note)
-        watch(run)
-        return await run.to_the_end(
-            declaration, functions, source, table, store.cache, latencies, open_engines
-        )

@@ -17,7 +17,7 @@ from kairos.workflows.compile.operators import Declaration, RegisteredCall
 from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.observation import Timeline
-from kairos.workflows.ray.run import RayRun, check_on_ray, run_on_ray
+from kairos.workflows.ray.run import RayRun, check_on_ray
 from kairos.workflows.retrieve.flow_processors import processor_service
 from kairos.workflows.run.engine_host import read_host
 from kairos.workflows.run.export import check_outputs
@@ -142,19 +142,19 @@ async def run_task(
     """
     record, directory = task.record, task.directory
     if record.on is not None:
-        return await run_on_ray(
-            record,
-            task.declaration,
-            task.functions,
-            task.source,
-            task.table,
-            store,
-            on_note,
-            watch,
-            directory,
-            task.latencies,
-            open_engines,
-        )
+        directory = directory or store.create(record)
+        with directory.held():
+            on_ray = RayRun(directory, record, on_note)
+            watch(on_ray)
+            return await on_ray.to_the_end(
+                task.declaration,
+                task.functions,
+                task.source,
+                task.table,
+                store.cache,
+                task.latencies,
+                open_engines,
+            )
     allow_many_connections()  # with a Kairos of its own, three for each call
     async with _processors(record) as asked, _pool(task, open_engines, on_note) as engines:
         pool = msgspec.structs.replace(engines, processors=asked)
