@@ -22,7 +22,7 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.device_pairs import PairQuestion, pair
 from experiments.report import commit, picture
-from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import load_catalogue
 from kairos.capacity.serving import NO_TARGETS, LatencyTargets
 from kairos.core import CallShape
 

@@ -27,8 +27,7 @@ from experiments.recordings import DEMO
 from experiments.report import commit, picture
 from experiments.workload import recorded
 from kairos.capacity.engine_rates import derived
-from kairos.capacity.hardware_files import load_catalogue
-from kairos.capacity.hardware_options import observed_calls
+from kairos.capacity.hardware_options import load_catalogue, observed_calls
 from kairos.capacity.hardware_plan import call_kinds
 from kairos.capacity.lowering import ObservedCall
 from kairos.capacity.pool import CallKind, InstanceKind, PoolProblem

@@ -21,8 +21,7 @@ from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.e35_hardware_prediction import workflows
 from experiments.report import commit
-from kairos.capacity.hardware_files import load_catalogue
-from kairos.capacity.hardware_options import observed_calls
+from kairos.capacity.hardware_options import load_catalogue, observed_calls
 from kairos.capacity.hardware_plan import (
     HardwareQuestion,
     call_kinds,

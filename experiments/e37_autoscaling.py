@@ -35,7 +35,7 @@ from experiments.report import commit, picture
 from experiments.workload import model
 from kairos.capacity.autoscaling import Autoscaler, ScalingRules
 from kairos.capacity.engine_rates import derived
-from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import load_catalogue
 from kairos.capacity.pool_simulation import PLACEMENT, POLICY, engine_profile
 from kairos.core import PLACEMENTS, POLICIES, EngineProfile
 from kairos.simulate import Workflow, World, draw_submissions

@@ -23,7 +23,7 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import load_catalogue
 from kairos.capacity.hardware_plan import (
     HardwarePlan,
     HardwareQuestion,

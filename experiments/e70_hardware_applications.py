@@ -16,8 +16,7 @@ import msgspec
 from bench.report import Figure
 from experiments.claim import Study, table
 from experiments.report import commit
-from kairos.capacity.hardware_files import load_catalogue
-from kairos.capacity.hardware_options import agent_names, observed_calls
+from kairos.capacity.hardware_options import agent_names, load_catalogue, observed_calls
 from kairos.capacity.hardware_plan import HardwareQuestion, plan_hardware, question_problem
 from kairos.capacity.instance_kinds import HardwareOffer
 from kairos.capacity.migration import plan_migration

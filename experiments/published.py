@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kairos.capacity.engine_rates import derived
-from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import load_catalogue
 
 AIM = 0.30
 

@@ -20,7 +20,7 @@ from collections import deque
 
 import msgspec
 
-from kairos.core import LEVEL_S, DayShape, Demand, Look, SetupError
+from kairos.core import DayShape, Demand, Look, SetupError
 
 MOST_INSTANCES = 1_000
 LONGEST_S = 86_400.0
@@ -81,12 +81,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 class Autoscaler:
     """Decides for one pool, from observations in order of time. Call `decide` once for each."""
 
-    def __init__(
-        self, rules: ScalingRules, *, level_s: float = LEVEL_S, day: DayShape | None = None
-    ) -> None:
+    def __init__(self, rules: ScalingRules, *, day: DayShape | None = None) -> None:
         """Take the rules. Raises SetupError: they are invalid."""
         rules.check()
-        self.demand = Demand(level_s=level_s, day=day)
+        self.demand = Demand(day=day)
         self._rules = rules
         self._up_at, self._down_at = -math.inf, -math.inf
         self._first_at: float | None = None

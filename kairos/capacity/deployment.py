@@ -13,7 +13,7 @@ import yaml
 
 from kairos import __version__
 from kairos.capacity.hardware import Accelerator
-from kairos.capacity.hardware_answer import HardwareAnswer
+from kairos.capacity.hardware_options import HardwareAnswer
 from kairos.capacity.hardware_plan import PlannedPool
 from kairos.capacity.pool import InstanceKind
 from kairos.capacity.resources import ENGINE_CORES, ENGINE_MEMORY_GIB

@@ -26,12 +26,12 @@ tokens that choose independently, the share 1 - (1 - k/E)^b for b tokens.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from kairos.capacity.hardware import GB, GIB, PRECISIONS, Accelerator, ModelShape
-from kairos.core import SetupError, StepCost
+from kairos.core import EngineProfile, SetupError, StepCost
 
 IMBALANCE = 1.25  # of experts' work, the busiest device over the mean: assumed
 CALL_S = 2e-3  # HTTP, the tokenizer, the way to the engine: as in engines/profiles, assumed for all
@@ -154,14 +154,20 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
         """
         room = self.kv_tokens / self.stages / context_tokens
         most = int(min(room, self.max_num_seqs / self.stages))
-        low, high = 0, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.step_s(middle, context_tokens) <= tpot_s:
-                low = middle
-            else:
-                high = middle - 1
-        return low * self.stages
+        found = largest_fitting(most, lambda batch: self.step_s(batch, context_tokens) <= tpot_s)
+        return found * self.stages
+
+
+def largest_fitting(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number up to `most` that fits, if all below it do; 0: no number fits."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _counts(mean: float, together: float) -> Iterator[tuple[int, float]]:
@@ -178,6 +184,29 @@ def _counts(mean: float, together: float) -> Iterator[tuple[int, float]]:
         left -= share
         share *= more / together * (shape + count) / (count + 1) if shape else mean / (count + 1)
         count += 1
+
+
+_US = 1e-6
+
+
+def measured_rates(profile: EngineProfile) -> EngineRates:
+    """Return a profile, as written by `kairos calibrate`, in the planner's terms."""
+    step = profile.step
+    return EngineRates(
+        rests_on=f"profile {profile.name}",
+        measured=profile.measured,
+        kv_tokens=profile.kv_tokens,
+        max_num_seqs=profile.max_num_seqs,
+        chunk_tokens=profile.max_num_batched_tokens,
+        call_s=profile.call_us * _US,
+        fixed_s=step.fixed_us * _US,
+        weights_s=step.weights_us * _US,
+        prefill_token_s=step.prefill_token_us * _US,
+        prefill_seq_s=step.prefill_seq_us * _US,
+        decode_seq_s=step.decode_seq_us * _US,
+        kv_token_s=step.kv_token_us * _US,
+        attention_s=step.attention_us * _US,
+    )
 
 
 def derived(

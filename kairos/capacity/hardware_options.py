@@ -1,23 +1,27 @@
-"""Options of `kairos plan-hardware`, as text, and the question that they are to the planner."""
+"""Options of `kairos plan-hardware`, the question that they are to the planner, and its answer."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
+from importlib.resources import as_file, files
 from pathlib import Path
 
 import msgspec
 
-from kairos.capacity.engine_rates import EngineRates
+from kairos.capacity.engine_rates import EngineRates, measured_rates
 from kairos.capacity.hardware import CAPACITY_UNITS, HardwareCatalogue, Link
-from kairos.capacity.hardware_files import load_catalogue, measured_rates
-from kairos.capacity.hardware_plan import HardwareQuestion, Objective
+from kairos.capacity.hardware_plan import HardwarePlan, HardwareQuestion, Objective, plan_hardware
 from kairos.capacity.instance_kinds import HardwareOffer
 from kairos.capacity.lowering import ObservedCall
+from kairos.capacity.migration import Migration, plan_migration
 from kairos.capacity.ownership import Terms
+from kairos.capacity.pool_simulation import SimulatedTimes, simulate_plan
+from kairos.capacity.reasons import Reasons, give_reasons
 from kairos.capacity.resources import Worker
 from kairos.capacity.serving import LatencyTargets
-from kairos.core import SetupError
+from kairos.core import InvalidFile, SetupError
 from kairos.engines import load_profile
+from kairos.host import read_toml
 from kairos.simulate import FileCall, Workflow, load_workflows, workflows_of_flow
 
 MAX_AGENTS = 64  # with a place of their own; the calls of those with least tokens are pooled
@@ -27,6 +31,7 @@ WINDOW_S = 600.0  # the busiest of the file is planned for
 DEFAULT_MODEL = "llama-3-8b"
 TARGETS = ("p95", "ttft", "tpot")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_OWN = ("accelerators.toml", "models.toml")
 
 
 class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +62,31 @@ class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
     today: str | None = None  # "4 x a100, 2 x h100-tp2": the pool that there is
     what_if: Sequence[str] = ()  # load=2, price:h100=0.5: to plan again with
     simulate: bool = False  # the pool that is chosen
+
+
+def load_catalogue(own: Path | None = None) -> HardwareCatalogue:
+    """Return the catalogue of Kairos, with entries that a file adds or replaces.
+
+    Raises:
+        InvalidFile: the file is not a catalogue; the message says which field is wrong.
+    """
+    found = HardwareCatalogue()
+    for name in _OWN:
+        with as_file(files("kairos.capacity") / "catalogue" / name) as path:
+            found = found.with_others(read_catalogue(path))
+    return found if own is None else found.with_others(read_catalogue(own))
+
+
+def read_catalogue(path: Path) -> HardwareCatalogue:
+    """Read a catalogue.
+
+    Raises:
+        InvalidFile: it is not a catalogue; the message says which field is wrong.
+    """
+    found = read_toml(path, HardwareCatalogue)
+    if problem := found.problem():
+        raise InvalidFile(path, problem)
+    return found
 
 
 def planned_workflows(options: HardwareOptions) -> list[Workflow]:
@@ -368,3 +398,34 @@ def change_question(asked: HardwareQuestion, text: str) -> HardwareQuestion:
     }
     devices[at] = replace(device, **prices)
     return replace(asked, offer=replace(asked.offer, devices=tuple(devices)))
+
+
+class HardwareAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Question with its plan, and what was asked for in addition."""
+
+    asked: HardwareQuestion
+    plan: HardwarePlan
+    others: Mapping[str, HardwarePlan] = {}  # plans of changed questions, by what was changed
+    why: Reasons | None = None
+    steps: Migration | None = None  # from today's pool
+    times: SimulatedTimes | None = None  # of a simulation of the chosen pool
+
+
+def plan_options(options: HardwareOptions) -> HardwareAnswer:
+    """Plan hardware as the options ask for it.
+
+    Raises:
+        SetupError, InvalidFile: an option or a file is wrong; the message says what to do.
+    """
+    workflows = planned_workflows(options)
+    asked = read_question(options, workflows)
+    changes = {text: change_question(asked, text) for text in options.what_if}
+    found = plan_hardware(asked)
+    others = {text: plan_hardware(changed) for text, changed in changes.items()}
+    why = give_reasons(asked, found) if found.met and asked.objective == "cost" else None
+    steps = None
+    if options.today is not None:
+        from_today, pool = todays_pool(options, asked)
+        steps = plan_migration(from_today, found, pool)
+    times = simulate_plan(asked, found, workflows) if options.simulate else None
+    return HardwareAnswer(asked=asked, plan=found, others=others, why=why, steps=steps, times=times)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kairos.capacity.hardware import CAPACITY_UNITS
-from kairos.capacity.hardware_answer import HardwareAnswer
+from kairos.capacity.hardware_options import HardwareAnswer
 from kairos.capacity.hardware_plan import (
     CHECKED_UTILISATION,
     HardwarePlan,

@@ -18,6 +18,7 @@ from kairos.simulate import CacheLink, KvLinks, Workflow, World, draw_arrivals, 
 
 _US = 1e6
 POLICY = PLACEMENT = "kairos"
+SEED = 1
 BLOCK = 16  # tokens: vLLM's default
 STAYS, FEWEST, MOST = 50, 500, 20_000  # workflows: as many as come in 50 times what one takes
 
@@ -131,15 +132,15 @@ def simulate_plan(
 
 
 def simulate_pool(
-    pool: SimulatedPool, workflows: Sequence[Workflow], per_s: float, count: int, seed: int = 1
+    pool: SimulatedPool, workflows: Sequence[Workflow], per_s: float, count: int
 ) -> SimulatedTimes:
     """Simulate a number of workflows on the pool, repeating them if needed.
 
     Raises:
         SetupError: One of the kinds cannot be simulated.
     """
-    at_us = draw_arrivals("poisson", count, per_s, seed)
-    world = pool_world(pool, workflows, at_us, seed)
+    at_us = draw_arrivals("poisson", count, per_s, SEED)
+    world = pool_world(pool, workflows, at_us, SEED)
     world.run()
     e2e = world.metrics.record()["e2e_s"]
     return SimulatedTimes(workflows=count, mean_s=e2e["mean"], p50_s=e2e["p50"], p95_s=e2e["p95"])

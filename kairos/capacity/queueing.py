@@ -35,23 +35,17 @@ def _halfin_whitt(servers: int, offered: float) -> float:
 
 
 def mean_wait_s(
-    servers: int,
-    arrivals_per_s: float,
-    service_s: float,
-    *,
-    arrival_cv2: float = 1.0,
-    service_cv2: float = 1.0,
+    servers: int, arrivals_per_s: float, service_s: float, *, service_cv2: float = 1.0
 ) -> float:
-    """Return the mean wait in G/G/c, approximated as by Allen and Cunneen; inf at full load.
+    """Return the mean wait in M/G/c, approximated as by Allen and Cunneen (1990); inf at full load.
 
-    Allen and Cunneen (1990). Exact for M/M/c and, with one server, for M/G/1.
+    Exact for M/M/c and, with one server, for M/G/1.
 
     Args:
         servers: their number, c.
         arrivals_per_s: rate of arrivals.
         service_s: mean time of service.
-        arrival_cv2: variance over squared mean of the times between arrivals; 1: Poisson.
-        service_cv2: the same for service; 0: constant.
+        service_cv2: variance over squared mean of the times of service; 0: constant.
     """
     offered = arrivals_per_s * service_s
     if offered >= servers:
@@ -59,7 +53,7 @@ def mean_wait_s(
     if offered == 0:
         return 0.0
     in_mmc = erlang_c(servers, offered) * service_s / (servers - offered)
-    return in_mmc * (arrival_cv2 + service_cv2) / 2
+    return in_mmc * (1 + service_cv2) / 2
 
 
 def in_system(arrivals_per_s: float, stay_s: float) -> float:

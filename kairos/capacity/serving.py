@@ -6,12 +6,11 @@ so calls a second times busy seconds is the least number of instances.
 """
 
 import math
-from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
 
-from kairos.capacity.engine_rates import EngineRates
+from kairos.capacity.engine_rates import EngineRates, largest_fitting
 from kairos.core import CallShape, StepCost
 
 
@@ -61,7 +60,7 @@ def _prefill(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> In
     if call.prompt > rates.kv_tokens:
         return None
     most = max(1, min(int(rates.chunk_tokens / max(call.new, 1.0)), rates.max_num_seqs))
-    prompts = _largest(most, lambda count: latency_s(count) <= targets.ttft_s)
+    prompts = largest_fitting(most, lambda count: latency_s(count) <= targets.ttft_s)
     if not prompts:
         return None
     computing = rates.prefill_s(call.new, call.cached, prompts)
@@ -94,7 +93,9 @@ def _both(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> Insta
         return rates.call_s + rates.beside_s(batch, call.context, call.new, pairs)
 
     most = rates.largest_batch(call.context) // rates.stages
-    batch = _largest(most, lambda b: token_s(b) <= targets.tpot_s and ttft_s(b) <= targets.ttft_s)
+    batch = largest_fitting(
+        most, lambda b: token_s(b) <= targets.tpot_s and ttft_s(b) <= targets.ttft_s
+    )
     if not batch:
         return None
     return InstanceUse(
@@ -102,15 +103,3 @@ def _both(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> Insta
         latency_s=ttft_s(batch) + call.answer * token_s(batch),
         batch=batch * rates.stages,
     )
-
-
-def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number up to `most` that fits, if all below it do; 0: no number fits."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low

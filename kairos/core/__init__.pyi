@@ -147,7 +147,6 @@ from .orchestrator.remaining import remaining_work as remaining_work
 from .orchestrator.workflow import MAX_CALLS as MAX_CALLS
 from .orchestrator.workflow import OpenedWorkflow as OpenedWorkflow
 from .orchestrator.workflow import span_of as span_of
-from .pool_demand import LEVEL_S as LEVEL_S
 from .pool_demand import DayShape as DayShape
 from .pool_demand import Demand as Demand
 from .pool_demand import Look as Look

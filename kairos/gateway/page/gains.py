@@ -92,8 +92,8 @@ class WorkflowGain(msgspec.Struct, frozen=True, kw_only=True):
 class Gains:
     """Runner and cache of comparisons. `run` it in the background."""
 
-    def __init__(self, settings: Settings, *, since_s: int = SINCE_S) -> None:
-        self._log_dir, self._since_s = settings.log_dir, since_s
+    def __init__(self, settings: Settings) -> None:
+        self._log_dir = settings.log_dir
         self.policy, self._placement = settings.policy, settings.placement  # that serve now
         self._wanted = asyncio.Event()
         self._beside = Beside(LIMIT_S)
@@ -161,7 +161,7 @@ class Gains:
         assert self._log_dir is not None
         said = await self._beside.run(
             *("gained", "--json", "--progress", "--log", self._log_dir),
-            *("--since", f"{self._since_s}s"),
+            *("--since", f"{SINCE_S}s"),
             *("--policy", self.policy, "--placement", self._placement),
             tell=self._progress,
         )

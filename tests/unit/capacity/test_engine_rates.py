@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from experiments.published import AIM, PUBLISHED, derived_ms, lines
-from kairos.capacity.engine_rates import derived, expert_layouts, layouts
-from kairos.capacity.hardware_files import load_catalogue, measured_rates
+from kairos.capacity.engine_rates import derived, expert_layouts, layouts, measured_rates
+from kairos.capacity.hardware_options import load_catalogue
 from kairos.core import SetupError
 from kairos.engines import load_profile
 

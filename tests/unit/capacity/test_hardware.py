@@ -2,7 +2,7 @@
 
 import pytest
 
-from kairos.capacity.hardware_files import load_catalogue, read_catalogue
+from kairos.capacity.hardware_options import load_catalogue, read_catalogue
 from kairos.core import InvalidFile
 
 FOUND = load_catalogue()

@@ -4,8 +4,12 @@ import json
 
 import pytest
 
-from kairos.capacity.hardware_files import load_catalogue
-from kairos.capacity.hardware_options import agent_names, observed_calls, with_models
+from kairos.capacity.hardware_options import (
+    agent_names,
+    load_catalogue,
+    observed_calls,
+    with_models,
+)
 from kairos.core import SetupError
 from kairos.simulate import load_workflows, workflows_of_flow
 from tests.support.capacity.planner import call, run

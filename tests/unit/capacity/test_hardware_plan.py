@@ -6,8 +6,8 @@ import pytest
 
 from kairos.capacity import hardware_options as module
 from kairos.capacity import pool_simulation
-from kairos.capacity.engine_rates import derived
-from kairos.capacity.hardware_files import load_catalogue, measured_rates
+from kairos.capacity.engine_rates import derived, measured_rates
+from kairos.capacity.hardware_options import load_catalogue
 from kairos.capacity.pool_simulation import engine_profile
 from kairos.core import InvalidFile, SetupError
 from kairos.simulate import load_workflows, workflows_of_flow

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import load_catalogue
 from kairos.core import SetupError
 from tests.support.capacity.planner import run
 from tests.support.cli.command import invoke

@@ -3,7 +3,7 @@
 import pytest
 
 from kairos.capacity.hardware import GBIT, Link, transfer_s
-from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import load_catalogue
 
 SMALL, LARGE = (load_catalogue().model_named(name) for name in ("llama-3-8b", "llama-3-70b"))
 TOKENS = 32 * 1024

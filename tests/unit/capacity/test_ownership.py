@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import load_catalogue
 from kairos.capacity.ownership import (
     Terms,
     hourly_cost,

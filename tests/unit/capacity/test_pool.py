@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kairos.capacity.engine_rates import EngineRates, layouts
-from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import load_catalogue
 from kairos.capacity.hardware_plan import HardwareQuestion, plan_hardware, question_calls
 from kairos.capacity.instance_kinds import HardwareOffer, instance_kinds
 from kairos.capacity.lowering import ObservedCall

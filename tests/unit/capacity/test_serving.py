@@ -6,7 +6,7 @@ import pytest
 
 from experiments.device_pairs import PairQuestion, compared, pair
 from kairos.capacity.engine_rates import EngineRates
-from kairos.capacity.hardware_files import load_catalogue
+from kairos.capacity.hardware_options import load_catalogue
 from kairos.capacity.ownership import Terms
 from kairos.capacity.serving import LatencyTargets, Phases, use
 from kairos.core import CallShape
