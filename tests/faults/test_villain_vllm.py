@@ -4,11 +4,10 @@ import math
 
 import pytest
 
-from tests.faults.villain import always_the_same
+from tests.faults.villain import Told, always_the_same
 from tests.faults.villain_vllm import (
     BEFORE_S,
     BESIDE_S,
-    Told,
     play,
     two_that_die,
     until_well,
