@@ -35,8 +35,6 @@ _REMOVED = {
     + "; resume it there, and it is taken from the host that has it",
     ("run", "--gantt"): "--log DIR keeps what happened, and `kairos export --log DIR --perfetto "
     "trace.json` writes it for ui.perfetto.dev",
-    ("plan", "--primitives"): "without it, `kairos plan` says what each operator comes after, and "
-    "which prompts begin ahead and which answers are streamed",
     ("plan", "--cost"): "--engine-profile says how long it takes; the costs of the papers are in "
     "experiments/paper_costs.py",
     ("plan-hardware", "--picture"): "--json has the same figures, for any tool that draws",

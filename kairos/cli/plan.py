@@ -40,6 +40,10 @@ class PlanFlow(msgspec.Struct, frozen=True, kw_only=True):
     instances: Annotated[
         int, typer.Option(min=1, max=1_000, help="Number of engines, for --engine-profile.")
     ] = 1
+    as_primitives: Annotated[
+        bool,
+        typer.Option("--primitives", help="Show the engines' work for a row, part by part."),
+    ] = False
     as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False
 
 
@@ -57,9 +61,12 @@ def plan(given: PlanFlow) -> None:
 
     kairos plan reports.yaml --inputs docs.parquet --engine-profile a40-llama3-8b --instances 4
     """
-    from kairos.workflows import ExplainOptions, explain_file, plan_lines
+    from kairos.workflows import ExplainOptions, explain_file, explain_primitives, plan_lines
 
     asked = fill_options(ExplainOptions, given, passes=switched_off(given.without or []))
+    if given.as_primitives:
+        typer.echo("\n".join(explain_primitives(asked)))
+        return
     found = explain_file(asked)
     lines = [msgspec.json.encode(found).decode()] if given.as_json else plan_lines(found)
     typer.echo("\n".join(lines))

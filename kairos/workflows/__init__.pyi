@@ -41,6 +41,7 @@ from .serve.flow_service import open_flows as open_flows
 from .serve.flows_on import OpenFlows as OpenFlows
 from .start.explained import ExplainOptions as ExplainOptions
 from .start.explained import explain_file as explain_file
+from .start.explained import explain_primitives as explain_primitives
 from .start.flow_profiled import FlowSample as FlowSample
 from .start.flow_profiled import sample_flow as sample_flow
 from .start.run_task import DrivenRun as DrivenRun

@@ -8,7 +8,6 @@ from kairos.workflows.compile.batches import with_batches
 from kairos.workflows.compile.check import check, every_operator
 from kairos.workflows.compile.columns import Columns, columns
 from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES, Latencies
-from kairos.workflows.compile.depths import operator_depths
 from kairos.workflows.compile.graph import ancestors, in_order, outputs_need
 from kairos.workflows.compile.operators import (
     Declaration,
@@ -27,6 +26,7 @@ from kairos.workflows.compile.passes.prune import prune
 from kairos.workflows.compile.passes.stages import staged
 from kairos.workflows.compile.passes.static_prefixes import StaticPrefix, static_prefixes
 from kairos.workflows.compile.passes.staying import staying
+from kairos.workflows.compile.primitives import Divided, PrimitiveGraph, primitives
 from kairos.workflows.compile.query_settings import check_settable
 from kairos.workflows.compile.references import reference_renamed
 
@@ -105,6 +105,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         groups = (e.name for e in declared.operators if isinstance(e.params, Group))
         return next((name for name in groups if name in needed), None)
 
+    def primitives(self, items: Mapping[str, int] = {}) -> PrimitiveGraph:
+        """Return the engines' work for a row as primitives.
+
+        `items`: see `primitives.primitives`.
+        """
+        divided = Divided(self.fetches, self.partial, self.prefills)
+        return primitives(self.declaration, divided, items)
+
 
 def compile_plan(
     declaration: Declaration,
@@ -135,8 +143,12 @@ def compile_plan(
         now = itemised(now)
     if passes.stages:
         now = staged(now)
-    partial = partial_decodes(now.operators) if passes.decoding else ()
-    prefills = partial_prefills(now, latencies) if passes.prefill else ()
+    stay = staying(now) if values_stay else frozenset()
+    divided = Divided(
+        fetches=cache_fetches(now.operators) if passes.cached else (),
+        partial=partial_decodes(now.operators) if passes.decoding else (),
+        prefills=partial_prefills(now, latencies) if passes.prefill else (),
+    )
     return Plan(
         declaration=now,
         passes=passes,
@@ -145,13 +157,13 @@ def compile_plan(
         pruned=pruned,
         freed=freed,
         merged=merged,
-        fetches=cache_fetches(now.operators) if passes.cached else (),
-        partial=partial,
-        prefills=prefills,
+        fetches=divided.fetches,
+        partial=divided.partial,
+        prefills=divided.prefills,
         static_prefixes=static_prefixes(now.operators) if passes.touch else (),
         table=table,
-        depths=operator_depths(now, partial, prefills),
-        staying=staying(now) if values_stay else frozenset(),
+        depths=primitives(now, divided).depths,
+        staying=stay,
     )
 
 

@@ -17,6 +17,7 @@ from kairos.workflows.compile.flow_profile import FlowProfile
 from kairos.workflows.compile.forecast import forecast_flow
 from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
 from kairos.workflows.compile.prediction import FlowPrediction, predict_flow
+from kairos.workflows.compile.primitives import primitive_lines
 from kairos.workflows.run.engine_host import read_host
 from kairos.workflows.run.flow_file import check_columns, load_flow
 from kairos.workflows.run.tables import open_table
@@ -64,6 +65,15 @@ def explain_file(asked: ExplainOptions) -> ExplainedPlan:
     if asked.host is not None:
         placement = _placement(plan, prediction, asked.host, asked.devices, known)
     return explain_plan(plan, prediction, placement, expected)
+
+
+def explain_primitives(asked: ExplainOptions) -> list[str]:
+    """Return lines with the engines' work for a row of a flow, part by part.
+
+    Raises:
+        SetupError: As in `explain_file`.
+    """
+    return list(primitive_lines(_compiled(asked)[0].primitives()))
 
 
 def _compiled(asked: ExplainOptions) -> tuple[Plan, FlowProfile | None]:

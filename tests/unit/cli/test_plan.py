@@ -1,6 +1,7 @@
 """`kairos plan`, which asks no engine."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -180,6 +181,13 @@ def test_what_begins_ahead_rests_on_the_answers_that_were_learnt(planned, tmp_pa
     path.write_text(json.dumps(learnt))
     assert ahead in planned()
     assert "begins ahead" not in planned(*pool)
+
+
+def test_a1_a_plan_is_shown_as_primitives():
+    flow = Path(__file__).parents[3] / "examples" / "naive_rag.yaml"
+    asked = CliRunner().invoke(app, ["plan", str(flow), "--primitives", "--without", "cached"])
+    assert asked.exit_code == 0, asked.output
+    assert "5 found:Search after asked:Embed, collection:Aggregate" in asked.output.splitlines()
 
 
 def test_every_pass_can_be_switched_off_and_the_help_names_it():

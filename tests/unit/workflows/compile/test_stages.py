@@ -4,6 +4,7 @@ import pytest
 
 from kairos import flow
 from kairos.workflows import FlowLimits, RunProcessor
+from kairos.workflows.compile.primitives import primitive_lines
 from kairos.workflows.execute.commands import FailRow, WriteRow
 from kairos.workflows.execute.executor import Executor
 from kairos.workflows.execute.facts import CallAnswered, CallBroke, RowRead
@@ -78,10 +79,24 @@ def test_a3_48_chunks_are_3_stages_and_the_first_is_ingested_before_the_last_is_
     assert len(row.end.values["collection"]["vectors"]) == 48
 
 
-def test_a3_stages_and_the_aggregate_after_them_have_depths():
-    assert indexing().compile(ON).depths == {
-        "vectors_part": 3, "collection_part": 2, "collection": 1, "query": 1, "found": 0,
-    }  # fmt: skip
+def test_a3_48_chunks_are_3_stages_and_an_aggregate_among_primitives():
+    graph = indexing().compile(ON).primitives({"chunks": 48})
+    parts = [f"collection_stages.{number}." for number in range(3)]
+    lines = [
+        line
+        for part in parts
+        for line in (
+            f"3 {part}vectors_part:Embed of 16",
+            f"2 {part}collection_part:Ingest of 16 after {part}vectors_part:Embed",
+        )
+    ]
+    ingested = ", ".join(f"{part}collection_part:Ingest" for part in parts)
+    assert list(primitive_lines(graph)) == [
+        *lines,
+        f"1 collection:Aggregate after {ingested}",
+        "1 query:Embed",
+        "0 found:Search after query:Embed, collection:Aggregate",
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "one", " ".join(["w"] * 16), " ".join(["w"] * 17)])

@@ -1,0 +1,340 @@
+"""Plan as Teola's graph of primitives: the engines' work for one row.
+
+p-graph and e-graph are one form here. The graph is derived from a plan, for display and analysis;
+an executor follows the plan itself, in which an operator begins when its inputs are there, so both
+agree. Loops are unrolled; a map's body occurs once, for all of its items; filling in and cutting
+texts are not primitives. A FullPrefill follows its PartialPrefill, as in the paper, whose engines
+need that.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from kairos.workflows.compile.call_shapes import call_shapes
+from kairos.workflows.compile.gates import gates
+from kairos.workflows.compile.operators import (
+    Aggregate,
+    Argument,
+    Branch,
+    Declaration,
+    Embedding,
+    Filter,
+    Generation,
+    Group,
+    Ingest,
+    Loop,
+    MapOver,
+    Operator,
+    RegisteredCall,
+    Rerank,
+    Search,
+    StagedMap,
+)
+from kairos.workflows.compile.passes.cached import CacheFetch
+from kairos.workflows.compile.passes.decoding import PartialDecode
+from kairos.workflows.compile.passes.prefill import PartialPrefill
+from kairos.workflows.compile.references import (
+    inner_arguments,
+    needs,
+    own_arguments,
+    placeholders,
+    referred,
+)
+
+Kind = Literal[
+    "Prefill", "PartialPrefill", "FullPrefill", "Decode", "PartialDecode", "Embed", "Ingest",
+    "Search", "Rerank", "Call", "Condition", "Aggregate", "CacheFetch",
+]  # fmt: skip
+Engine = Literal["llm", "embedder", "reranker", "collection", "function", "none"]
+Names = tuple[str, ...]
+
+
+class Primitive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Unit of work of an engine.
+
+    `name`: the node (`workflows/execute/facts.py`) and the kind. `inputs`: names of primitives.
+    `batch`: texts or items at once. `depth`: position on the longest path to an output (a
+    CacheFetch does not count). `expects`: tokens of a prompt or of an answer.
+    """
+
+    name: str
+    op: str
+    kind: Kind
+    engine: Engine
+    inputs: Names
+    batch: int = 1
+    depth: int = 0
+    expects: int = 0
+
+
+class PrimitiveGraph(msgspec.Struct, frozen=True):
+    """Graph of primitives, each after its inputs. `outputs`: primitives that a row waits for."""
+
+    primitives: tuple[Primitive, ...]
+    outputs: Names
+
+    @property
+    def depths(self) -> dict[str, int]:
+        """Return the greatest depth of each operator's primitives."""
+        found: dict[str, int] = {}
+        for each in self.primitives:
+            found[each.op] = max(found.get(each.op, 0), each.depth)
+        return found
+
+
+def primitive_lines(graph: PrimitiveGraph) -> Iterator[str]:
+    """Yield a line for each primitive, for a terminal: depth, name, and inputs."""
+    for each in graph.primitives:
+        said = f"{each.depth} {each.name}"
+        if each.batch > 1:
+            said += f" of {each.batch}"
+        if each.inputs:
+            said += f" after {', '.join(each.inputs)}"
+        yield said
+
+
+def with_depths(made: Sequence[Primitive]) -> list[Primitive]:
+    """Return the primitives with their depths, from the end on, as in Teola's algorithm 2."""
+    depths = dict.fromkeys((each.name for each in made), 0)
+    steps = {each.name: each.kind != "CacheFetch" for each in made}
+    for each in reversed(made):
+        for name in each.inputs:
+            depths[name] = max(depths[name], depths[each.name] + steps[name])
+    return [msgspec.structs.replace(each, depth=depths[each.name]) for each in made]
+
+
+MOST_PRIMITIVES = 10_000  # beyond this, loops have one round
+
+_OF: Mapping[type, tuple[Kind, Engine]] = {
+    RegisteredCall: ("Call", "function"),
+    Embedding: ("Embed", "embedder"),
+    Ingest: ("Ingest", "collection"),
+    Search: ("Search", "collection"),
+    Rerank: ("Rerank", "reranker"),
+    Group: ("Aggregate", "none"),
+    Aggregate: ("Aggregate", "none"),
+}
+
+
+class Divided(NamedTuple):
+    """Results of passes: operators that are fetched, streamed, or prefilled."""
+
+    fetches: tuple[CacheFetch, ...]
+    partial: tuple[PartialDecode, ...]
+    prefills: tuple[PartialPrefill, ...]
+
+
+def primitives(
+    declaration: Declaration, divided: Divided, items: Mapping[str, int] = {}
+) -> PrimitiveGraph:
+    """Return the primitives of a flow. `items`: known lengths of operators' lists."""
+    unrolled = _count(declaration.operators) <= MOST_PRIMITIVES
+    made = _Making(declaration, divided, items, unrolled=unrolled)
+    tails: dict[str, Names] = {}
+    made.scope(_decided_first(declaration.operators, made.gates), tails, "", ())
+    outputs = made.tails((each.value for each in declaration.outputs), tails)
+    return PrimitiveGraph(tuple(with_depths(made.found)), outputs)
+
+
+def _decided_first(operators: Sequence[Operator], gates: Mapping[str, Names]) -> Sequence[Operator]:
+    """Return the operators in an order in which each follows its gates, unless a gate needs it."""
+    if not any(gates[each.name] for each in operators):
+        return operators
+    by_name = {each.name: each for each in operators}
+    needed = {each.name: [name for name in needs(each) if name in by_name] for each in operators}
+    follows: dict[str, frozenset[str]] = {}  # all that it needs, directly or not
+    for each in operators:
+        follows[each.name] = frozenset(needed[each.name]).union(
+            *(follows[name] for name in needed[each.name])
+        )
+    before: dict[str, list[str]] = {}
+    for name in by_name:
+        decide = [gate for gate in gates[name] if gate != name and name not in follows[gate]]
+        before[name] = [*needed[name], *decide]
+    try:
+        return [by_name[name] for name in TopologicalSorter(before).static_order()]
+    except CycleError:
+        return operators
+
+
+class _Making:
+    """Builder of a graph. `tails` of an operator: the primitives after which its value is there."""
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        divided: Divided,
+        items: Mapping[str, int],
+        *,
+        unrolled: bool,
+    ) -> None:
+        self.found: list[Primitive] = []
+        self._items, self._unrolled = dict(items), unrolled
+        self._times = 1  # of the current body
+        self._fetched = {each.operator for each in divided.fetches}
+        self._partial = {each.operator for each in divided.partial}
+        self._prefills = {each.operator: each for each in divided.prefills}
+        self.gates = gates(declaration)
+        shapes = call_shapes(declaration.operators).calls
+        self._prompts = {n: sum(s.tokens for s in each.prompt) for n, each in shapes.items()}
+        self._answers = {name: each.completion_tokens for name, each in shapes.items()}
+
+    def scope(
+        self,
+        operators: Sequence[Operator],
+        tails: dict[str, Names],
+        path: str,
+        around: Names,
+    ) -> None:
+        """Add the operators of a scope. `around`: primitives that all of them follow."""
+        for each in operators:
+            waits = self.tails(own_arguments(each), tails)
+            gates = (name for name in self.gates.get(each.name, ()) if name in tails)
+            after = (tails[name] for name in (*each.after, *gates))
+            waits = _joined(around, waits, *after)
+            node = path + each.name
+            tails[each.name] = self._operator(each, node, waits, tails)
+
+    def tails(self, arguments: Iterable[Argument], tails: Mapping[str, Names]) -> Names:
+        return _joined(*(tails[each.operator] for arg in arguments for each in referred(arg)))
+
+    def _operator(
+        self, operator: Operator, node: str, waits: Names, tails: dict[str, Names]
+    ) -> Names:
+        params = operator.params
+        match params:
+            case Loop():
+                return self._loop(operator, params, node, waits, tails)
+            case MapOver():
+                return self._map(operator, params, node, waits, tails)
+            case Filter() | Branch():
+                decides = self.tails(operator.inputs.values(), tails)
+                return _joined((self._add(operator, node, "Condition", "none", decides),), waits)
+        if operator.name in self._fetched:
+            waits = (self._add(operator, node, "CacheFetch", "none", waits),)
+        if isinstance(params, Generation):
+            return self._generation(operator, node, waits, tails)
+        if type(params) not in _OF:
+            return waits
+        kind, engine = _OF[type(params)]
+        size = 1 if engine == "none" else self._size(operator.inputs.values())
+        self._items.setdefault(operator.name, size if kind == "Embed" else 1)
+        if isinstance(params, Search | Rerank):
+            self._items[operator.name] = params.top_k
+        return (self._add(operator, node, kind, engine, waits, batch=size),)
+
+    def _generation(
+        self, operator: Operator, node: str, waits: Names, tails: Mapping[str, Names]
+    ) -> Names:
+        name = operator.name
+        prompt, answer = self._prompts[name], self._answers[name]
+        kind: Kind = "Prefill"
+        if (part := self._prefills.get(name)) is not None:
+            known = self.tails(part.inputs.values(), tails)
+            ahead = min(part.tokens, prompt)
+            times, self._times = self._times, 1  # one for all items of a map
+            first = self._add(operator, node, "PartialPrefill", "llm", known, expects=ahead)
+            self._times = times
+            waits, prompt, kind = _joined((first,), waits), prompt - ahead, "FullPrefill"
+        last = self._add(operator, node, kind, "llm", waits, expects=prompt)
+        if name in self._partial:
+            last = self._add(operator, node, "PartialDecode", "llm", (last,), expects=answer // 2)
+            answer -= answer // 2
+        return (self._add(operator, node, "Decode", "llm", (last,), expects=answer),)
+
+    def _loop(
+        self, operator: Operator, params: Loop, node: str, waits: Names, tails: dict[str, Names]
+    ) -> Names:
+        state = waits
+        rounds = params.max_rounds if self._unrolled else 1
+        for number in range(rounds):
+            inner = {**tails, **dict.fromkeys(placeholders(operator), state)}
+            self.scope(params.body, inner, f"{node}.{number}.", state)
+            state = inner[params.result.operator]
+            if params.until is not None and number + 1 < rounds:
+                decides = _joined(state, self.tails(params.until_inputs.values(), inner))
+                state = (self._add(operator, f"{node}.{number}", "Condition", "none", decides),)
+        return state
+
+    def _map(
+        self, operator: Operator, params: MapOver, node: str, waits: Names, tails: dict[str, Names]
+    ) -> Names:
+        """Add a map; streamed lists pass on their items before they end."""
+        listed = [each.operator for each in referred(params.over)]
+        begins = waits
+        if len(listed) == 1 and listed[0] in self._partial:
+            early = {each.name: each.inputs for each in self.found if each.kind == "Decode"}
+            begins = _joined(*(early.get(name, (name,)) for name in waits))
+        inner = {**tails, **dict.fromkeys(placeholders(operator), begins)}
+        items, times = self._size([params.over]), self._times
+        if isinstance(params, StagedMap) and params.batch is not None:
+            return self._stages(operator, params, params.batch, node, waits, inner, items)
+        self._items.setdefault(operator.name, items)
+        self._times = times * items
+        self.scope(params.body, inner, f"{node}.*.", begins)
+        self._times = times
+        results = self.tails(inner_arguments(operator), inner)
+        return (self._add(operator, node, "Aggregate", "none", _joined(waits, results)),)
+
+    def _stages(
+        self,
+        operator: Operator,
+        params: StagedMap,
+        batch: int,
+        node: str,
+        waits: Names,
+        tails: dict[str, Names],
+        items: int,
+    ) -> Names:
+        """Add a map by batches; the operator that follows joins the parts."""
+        found: list[Names] = []
+        for number, begin in enumerate(range(0, items, batch)):
+            inner = dict(tails)
+            self._items[placeholders(operator)[0]] = min(batch, items - begin)
+            for each in params.body:
+                self._items.pop(each.name, None)
+            self.scope(params.body, inner, f"{node}.{number}.", waits)
+            found.append(inner[params.result.operator])
+        return _joined(*found)
+
+    def _size(self, arguments: Iterable[Argument]) -> int:
+        """Return the length of the longest list among the arguments."""
+        found = [1]
+        for each in arguments:
+            lists = (self._items.get(one.operator, 1) for one in referred(each))
+            found.append(sum(lists))
+        return max(found)
+
+    def _add(
+        self,
+        operator: Operator,
+        node: str,
+        kind: Kind,
+        engine: Engine,
+        inputs: Names,
+        *,
+        batch: int = 1,
+        expects: int = 0,
+    ) -> str:
+        name = f"{node}:{kind}"
+        made = Primitive(
+            name=name, op=operator.name, kind=kind, engine=engine, inputs=inputs,
+            batch=batch * self._times, expects=expects,
+        )  # fmt: skip
+        self.found.append(made)
+        return name
+
+
+def _joined(*names: Names) -> Names:
+    return tuple(dict.fromkeys(name for each in names for name in each))
+
+
+def _count(operators: Sequence[Operator], times: int = 1) -> int:
+    total = 0
+    for each in operators:
+        rounds = each.params.max_rounds if isinstance(each.params, Loop) else 1
+        total += 3 * times + _count(each.body, times * rounds)
+    return total
