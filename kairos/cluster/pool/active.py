@@ -46,12 +46,14 @@ from kairos.core import (
     InvalidRequest,
     KairosError,
     Observer,
+    PlanDeclared,
     PrefillFailed,
     Record,
     Refuse,
     Tick,
     Unavailable,
     UpstreamFailed,
+    WorkflowEnded,
 )
 
 logger = logging.getLogger(__name__)
@@ -274,7 +276,8 @@ class ActiveBalancer:
                     self._decline(report, Declined.of(event.request.id, error))
                     return
             if self._reports.hear(report):
-                self._liveness.hear(told.performer, self._clock.now())
+                if not isinstance(event, WorkflowEnded | PlanDeclared):  # others say these, too
+                    self._liveness.hear(told.performer, self._clock.now())
                 return
         if isinstance(event, Cancelled):
             self._calls.leave(event.request_id, told.performer)

@@ -303,6 +303,13 @@ def test_a_workflows_end_is_recorded_and_done(world, process):
     assert undone(process) == []
 
 
+def test_who_says_that_a_workflow_has_ended_is_not_missed_later(world, process, caplog):
+    world.tell("orchestrator", WorkflowEnded("default", "w"))
+    world.flow()
+    world.sleep(8)
+    assert "has sent nothing" not in caplog.text
+
+
 def test_a_plan_that_a_performer_declares_is_recorded_and_done(world, process):
     plan = PlanDeclared("default", "app", PlannedWork((PlannedOperator("a"),)))
     world.tell("p-other", plan)
