@@ -75,8 +75,8 @@ class Wire:
 class Deciding:
     """A decider that decides for one instance of one slot."""
 
-    def __init__(self, files, clock):
-        self.decider = Decider(Journal(files), clock)
+    def __init__(self, files, clock, journal=None):
+        self.decider = Decider(journal or Journal(files), clock)
         self.balancer = Balancer(POLICIES["fcfs"], PLACEMENTS["kairos"])
         for record in self.decider.recall():
             self.balancer.replay(record)
@@ -237,6 +237,26 @@ async def test_workers_of_before_and_after_a_restart_are_told_which_engines_to_u
         link, wire = each.open()
         say(each, link, Hello("v"))
         assert await used(wire) == [there]
+
+
+async def test_a_new_file_of_the_journal_keeps_engines_and_numbers_of_facts(files, clock):
+    deciding = Deciding(files, clock, Journal(files, segment_bytes=1))
+    deciding.feed(InstanceJoined(Instance(id="i", models=("tiny",), max_num_seqs=1)))
+    there = Engines((EngineSettings(url="http://i:8000"),), draining=("i",))
+    deciding.decider.use(there)
+    link, wire = deciding.open()
+    say(deciding, link, Hello("w"), Fact(1, Arrived(request("a")), 1), Fact(2, Cancelled("a")))
+    for number in range(1, 5):
+        await ordered(wire)
+        other, _ = deciding.open()
+        say(deciding, other, Hello(f"v{number}"), Fact(1, Arrived(request(f"b{number}")), 1))
+    await ordered(wire)
+    successor = Deciding(files, clock)
+    link, wire = successor.open()
+    say(successor, link, Hello("w"))
+    await asyncio.sleep(0)
+    (frame,) = (msgspec.msgpack.decode(each, type=OrderFrame) for each in wire.sent)
+    assert (frame.acknowledged, frame.engines) == (2, there)
 
 
 async def test_what_it_hears_of_instances_goes_to_whoever_watches_for_stalls(
