@@ -43,6 +43,7 @@ MEMORY_SHARE = 0.9  # of a device's memory that the engine takes: vLLM's gpu_mem
 CHUNK_TOKENS = 8192  # of prompts in a step, at most: vLLM's default on large GPUs
 MANY_PROMPTS = 50  # to a token: beyond, their number hardly varies
 NEGLIGIBLE = 1e-9  # probability
+_US = 1e-6
 CLOSE, MOST_COUNTED = 1e-6, 400
 LARGE_GIB, FEW_SEQS, MANY_SEQS = 70, 256, 1024  # vLLM's defaults of max_num_seqs, by memory
 
@@ -184,9 +185,6 @@ def _counts(mean: float, together: float) -> Iterator[tuple[int, float]]:
         left -= share
         share *= more / together * (shape + count) / (count + 1) if shape else mean / (count + 1)
         count += 1
-
-
-_US = 1e-6
 
 
 def measured_rates(profile: EngineProfile) -> EngineRates:

@@ -12,7 +12,6 @@ from kairos.core import PLACEMENT_NAMES, POLICY_NAMES
 from kairos.settings import Settings, TlsFiles
 
 Options = TypeVar("Options")
-T = TypeVar("T")
 
 SERVE = Settings()  # the defaults
 _POLICIES = ", ".join(sorted(POLICY_NAMES))
@@ -72,7 +71,7 @@ def with_options(command: Callable[[Options], None]) -> Callable[..., None]:
     return run
 
 
-def fill_options(kind: type[T], given: object, **others: object) -> T:
+def fill_options(kind: type[Options], given: object, **others: object) -> Options:
     """Return options of another kind: fields of that name that were given, and `others`."""
     names = [name for name in signature(kind).parameters if name not in others]
     shared = {name: getattr(given, name, None) for name in names}

@@ -18,6 +18,7 @@ from kairos.observe.views import CallView, WorkflowView, workflow_snapshot, work
 from kairos.settings import TlsFiles
 
 _TIMEOUT_S = 30
+_WIDTH = 160  # without a terminal
 
 
 async def explain_from_service(
@@ -96,9 +97,6 @@ def explain_from_log(directory: Path, tenant: str | None, workflow_id: str) -> W
 def read_costs(directory: Path, view: WorkflowView) -> Costs:
     """Return the costs of the workflow's calls on each instance (`costs.py`)."""
     return costs_of(read_facts(directory), view.tenant, view.id)
-
-
-_WIDTH = 160  # without a terminal
 
 
 def show_explanation(view: WorkflowView, costs: Costs) -> None:
