@@ -1,6 +1,4 @@
-"""The commands of `kairos`, each imported when it is resolved, and their options' values.
-
-`kairos --help` lists them by the lines below; a test compares these with the commands' own.
+"""The commands of `kairos`, each imported when it is run, and their options' values.
 
 typer has pydantic convert every value, which costs half as much CPU time as all else that a command
 imports. Text, numbers and paths that are plainly valid are converted here; everything else is left
@@ -9,12 +7,13 @@ to typer, with its messages. Not in the paper.
 
 import os
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 _SERVE, _LOOK, _FLOWS, _PLAN, _CARE = (
     "Serve",
@@ -30,126 +29,44 @@ _RESTRICTIONS = (
 )
 
 
-class CommandPlace(NamedTuple):
-    """Where a command is defined, and how it is listed."""
-
-    panel: str
-    module: str  # of kairos.cli
-    name: str  # in the module: a function, or a group's typer
-    help: str  # its first line
-
-
+# By name: the heading in `kairos --help`, the module in `kairos.cli`, and what to take from it: a
+# function, or a group's typer.
 COMMANDS = {
-    "serve": CommandPlace(
-        *(_SERVE, "serve", "serve"), "Serve OpenAI's API in front of one or more engines."
-    ),
-    "balance": CommandPlace(
-        *(_SERVE, "serve", "balance"),
-        "Decide for a pool of engines over Kafka, or stand by, without serving clients over HTTP.",
-    ),
-    "orchestrate": CommandPlace(
-        *(_SERVE, "serve", "orchestrate"),
-        "Follow workflows over Kafka, learn from ended ones, and publish profiles to balancers.",
-    ),
-    "demo": CommandPlace(
-        *(_SERVE, "demo", "demo"),
-        "Run three multi-agent applications on real engines behind Kairos.",
-    ),
-    "standin": CommandPlace(
-        *(_SERVE, "standin", "standin"),
-        "Serve a made-up model: vLLM's interface with scripted text and modelled time.",
-    ),
-    "run": CommandPlace(
-        *(_FLOWS, "run", "run"),
-        "Run a declared workflow over a table: one row in, one row out, each exactly once.",
-    ),
-    "plan": CommandPlace(
-        *(_FLOWS, "plan", "plan"),
-        "Explain what would be run: what is left out, merged and fetched, and how many calls are "
-        "left.",
-    ),
-    "profile": CommandPlace(
-        *(_FLOWS, "profile", "profile"),
-        "Learn from a few rows how long prompts and answers are, and how often each operator runs.",
-    ),
-    "health": CommandPlace(
-        *(_LOOK, "health", "health"),
-        "Ask a running Kairos whether it is well; the exit status says so, to probes.",
-    ),
-    "top": CommandPlace(
-        *(_LOOK, "top", "top"),
-        "Show the present state: instances, and the queue in order.",
-    ),
-    "explain": CommandPlace(
-        *(_LOOK, "look", "explain"),
-        "Show a workflow's calls: what led to each, and why it went when and where it did.",
-    ),
-    "export": CommandPlace(
-        *(_LOOK, "look", "export"),
-        "Turn the log of a Kairos into a workflow file, for replay and simulation.",
-    ),
-    "usage": CommandPlace(
-        *(_LOOK, "look", "usage"),
-        "Show who used how much, from a log: calls, tokens, time in the queue, service, cost.",
-    ),
-    "happened": CommandPlace(
-        *(_LOOK, "happened", "happened"),
-        "Show what happened at a past time, from the log of a kairos serve.",
-    ),
-    "gained": CommandPlace(
-        *(_LOOK, "gained", "gained"),
-        "Compare the policy with others, by the log of a kairos serve.",
-    ),
-    "simulate": CommandPlace(
-        *(_PLAN, "simulate", "simulate"),
-        "See what a policy would have done: recorded workflows on a pool of simulated vLLM "
-        "engines.",
-    ),
-    "replay": CommandPlace(
-        *(_PLAN, "replay", "replay"),
-        "Drive a running gateway with recorded workflows: real HTTP calls of the recorded lengths.",
-    ),
-    "calibrate": CommandPlace(
-        *(_PLAN, "calibrate", "calibrate"),
-        "Measure what an engine's steps cost, and write a profile for `kairos simulate`.",
-    ),
-    "plan-hardware": CommandPlace(
-        *(_PLAN, "plan_hardware", "plan_hardware"),
-        "Say which hardware workflows should have: what, how many, and what runs where.",
-    ),
-    "plan-autoscale": CommandPlace(
-        *(_PLAN, "plan_autoscale", "plan_autoscale"),
-        "Say how many engines a pool should have for its future work; with --drive, keep it so.",
-    ),
-    "agents": CommandPlace(
-        *(_CARE, "agents", "app"),
-        "Run multi-agent applications as processes of their own, over Kafka, and submit tasks.",
-    ),
-    "bus": CommandPlace(
-        *(_CARE, "bus", "app"),
-        "Topics of Kafka: find records that make no sense, and pass over one.",
-    ),
-    "keys": CommandPlace(
-        *(_CARE, "keys", "app"),
-        "API keys in a file of their own, which the setting keys_path names.",
-    ),
-    "runs": CommandPlace(
-        *(_FLOWS, "runs", "app"),
-        "Runs of declared workflows: list, show, resume and cancel them.",
-    ),
-    "traces": CommandPlace(
-        *(_CARE, "traces", "app"),
-        "Real arrivals and inputs: what there is, and fetching it.",
-    ),
+    "serve": (_SERVE, "serve", "serve"),
+    "balance": (_SERVE, "serve", "balance"),
+    "orchestrate": (_SERVE, "serve", "orchestrate"),
+    "demo": (_SERVE, "demo", "demo"),
+    "standin": (_SERVE, "standin", "standin"),
+    "run": (_FLOWS, "run", "run"),
+    "plan": (_FLOWS, "plan", "plan"),
+    "profile": (_FLOWS, "profile", "profile"),
+    "health": (_LOOK, "health", "health"),
+    "top": (_LOOK, "top", "top"),
+    "explain": (_LOOK, "look", "explain"),
+    "export": (_LOOK, "look", "export"),
+    "usage": (_LOOK, "look", "usage"),
+    "happened": (_LOOK, "happened", "happened"),
+    "gained": (_LOOK, "gained", "gained"),
+    "simulate": (_PLAN, "simulate", "simulate"),
+    "replay": (_PLAN, "replay", "replay"),
+    "calibrate": (_PLAN, "calibrate", "calibrate"),
+    "plan-hardware": (_PLAN, "plan_hardware", "plan_hardware"),
+    "plan-autoscale": (_PLAN, "plan_autoscale", "plan_autoscale"),
+    "agents": (_CARE, "agents", "app"),
+    "bus": (_CARE, "bus", "app"),
+    "keys": (_CARE, "keys", "app"),
+    "runs": (_FLOWS, "runs", "app"),
+    "traces": (_CARE, "traces", "app"),
 }
 
 
 class Commands(TyperGroup):
-    """Group of all commands: lines of `COMMANDS` without options, until one is resolved."""
+    """Group of all commands. A command is imported when it is run, and all are for `--help`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = {name: _listed(name, place) for name, place in COMMANDS.items()}
+        names: Any = dict.fromkeys(COMMANDS)
+        self.commands = names
 
     def get_params(self, ctx: Any) -> Any:
         """Return the options of the group itself, and the options that typer adds."""
@@ -158,33 +75,28 @@ class Commands(TyperGroup):
             _take_plain_value(each)
         return found
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the name, the whole command, and the rest of the arguments."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, command if command is None else load(str(command.name)), rest
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        return load(cmd_name) if cmd_name in COMMANDS else None
 
     def whole(self) -> dict[str, Any]:
         """Import all commands, and return them by name."""
-        return {name: load(name) for name in self.commands}
+        return {name: load(name) for name in COMMANDS}
 
 
+@cache
 def load(name: str) -> Any:
     """Import a command or group of that name, and return it."""
-    place = COMMANDS[name]
-    found = getattr(import_module(f"kairos.cli.{place.module}"), place.name)
+    panel, module, attribute = COMMANDS[name]
+    found = getattr(import_module(f"kairos.cli.{module}"), attribute)
     around = typer.Typer(rich_markup_mode="rich", add_completion=False)
     around.callback()(_nothing)
     if isinstance(found, typer.Typer):
-        around.add_typer(found, name=name, no_args_is_help=True, rich_help_panel=place.panel)
+        around.add_typer(found, name=name, no_args_is_help=True, rich_help_panel=panel)
     else:
-        around.command(name, rich_help_panel=place.panel)(found)
+        around.command(name, rich_help_panel=panel)(found)
     group: Any = typer.main.get_command(around)
     take_plain_values(group)
     return group.commands[name]
-
-
-def _listed(name: str, place: CommandPlace) -> TyperCommand:
-    return TyperCommand(name, help=place.help, rich_help_panel=place.panel)
 
 
 def _nothing() -> None:
