@@ -444,7 +444,7 @@ def _yes(value: bool) -> str:
 
 def metrics() -> str:
     """Every series of `/metrics`, from the service that would serve it."""
-    from kairos.batches.figures import BatchFigures
+    from kairos.batches.service import BatchFigures
     from kairos.cluster import Cells
     from kairos.core import PLACEMENTS, POLICIES, Balancer, Orchestrator
     from kairos.observe import telemetry

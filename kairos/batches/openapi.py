@@ -2,12 +2,21 @@
 
 import msgspec
 
-from kairos.batches.asked_again import IDEMPOTENCY_KEY, MOST_CHARACTERS
-from kairos.batches.batch_routes import BATCHES, MAX_BATCHES, BatchAsked
-from kairos.batches.file_routes import MAX_FILES
-from kairos.batches.records import ENDPOINTS, MAX_KEPT_S, MAX_METADATA, MIN_KEPT_S
+from kairos.batches.records import (
+    ENDPOINTS,
+    IDEMPOTENCY_KEY,
+    MAX_KEPT_S,
+    MAX_KEY,
+    MAX_METADATA,
+    MAX_VALUE,
+    MIN_KEPT_S,
+)
 from kairos.batches.views import BatchList, BatchObject, FileDeleted, FileList, FileObject
 from kairos.gateway import Json, describe_operation, in_path, json_of
+
+MAX_FILES = 10_000  # in one response
+BATCHES, MAX_BATCHES = 20, 100  # the same
+MAX_KEY_CHARACTERS = 255  # of an `Idempotency-Key`
 
 _TEXT: Json = {"type": "string"}
 _AFTER: Json = {"name": "after", "in": "query", "schema": _TEXT}
@@ -17,7 +26,7 @@ _KEY: Json = {
     "name": IDEMPOTENCY_KEY,
     "in": "header",
     "description": "Identifies a request and its retries, which make nothing new",
-    "schema": {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS},
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARACTERS},
 }
 _UPLOAD: Json = {
     "multipart/form-data": {
@@ -34,6 +43,21 @@ _UPLOAD: Json = {
 
 # A number of seconds, minutes, hours or days, all of them below a week.
 _WINDOW = "^([1-9][0-9]{0,4}s|[1-9][0-9]{0,3}m|([1-9][0-9]?|1[0-5][0-9]|16[0-8])h|[1-7]d)$"
+
+
+class _Expiry(msgspec.Struct, frozen=True):
+    anchor: str
+    seconds: int
+
+
+class BatchAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of `POST /v1/batches`."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+    output_expires_after: _Expiry | None = None
 
 
 def with_batches(described: Json) -> Json:
@@ -94,8 +118,8 @@ def _bound(schemas: Json) -> None:
     fields["completion_window"] = {"type": "string", "pattern": _WINDOW}
     fields["metadata"] = {
         "type": ["object", "null"],
-        "additionalProperties": {"type": "string", "maxLength": 512},
-        "propertyNames": {"maxLength": 64},
+        "additionalProperties": {"type": "string", "maxLength": MAX_VALUE},
+        "propertyNames": {"maxLength": MAX_KEY},
         "maxProperties": MAX_METADATA,
     }
     fields["output_expires_after"] = {

@@ -21,6 +21,7 @@ State = Literal[
     "cancelling",
     "cancelled",
 ]
+OPEN: tuple[State, ...] = ("validating", "in_progress", "finalizing", "cancelling")
 ENDED: tuple[State, ...] = ("completed", "failed", "expired", "cancelled")
 ENDPOINTS = (
     "/v1/chat/completions",
@@ -29,6 +30,7 @@ ENDPOINTS = (
     "/v1/responses",
     "/v1/messages",
 )
+IDEMPOTENCY_KEY = "Idempotency-Key"
 MAX_METADATA = 16  # pairs
 MAX_KEY, MAX_VALUE = 64, 512  # characters
 MIN_KEPT_S, MAX_KEPT_S = 3_600, 2_592_000  # that a client may set for a file
@@ -94,6 +96,19 @@ class BatchCounts(msgspec.Struct, frozen=True):
 
     completed: int = 0
     failed: int = 0
+
+
+class KeyReused(KairosError):
+    """A request has the `Idempotency-Key` of a different request."""
+
+    status = 422
+    code = "idempotency_key_reused"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{IDEMPOTENCY_KEY} was used by a different request, which made {name}: "
+            "a new request needs a new key"
+        )
 
 
 class NoSuchFile(KairosError):
@@ -173,9 +188,7 @@ class NoBatches(KairosError):
 
 def new_name(kind: str) -> str:
     """Return an id that cannot be guessed."""
-    return (
-        f"{kind}-{secrets.token_hex(12)}" if kind == "file" else f"{kind}_{secrets.token_hex(12)}"
-    )
+    return f"{kind}{'-' if kind == 'file' else '_'}{secrets.token_hex(12)}"
 
 
 def window_s(told: object) -> int:

@@ -1,15 +1,21 @@
-"""Batches in a process that serves clients, if a directory is set for them."""
+"""Batches in a process that serves clients, if a directory is set for them, and their metrics."""
 
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kairos.batches.records import ENDED, OPEN, NoBatches
 from kairos.gateway import Access, Gateway, authorization_of
 from kairos.host import WallClock
 from kairos.settings import BatchSettings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+_LINES = "Lines of batches that ended, since their directory was created"
 
 
 class BatchService(Protocol):
@@ -30,19 +36,13 @@ class BatchesOff:
         from fastapi import Request as HttpRequest
         from fastapi.responses import Response
 
-        from kairos.batches.records import NoBatches
-
         async def refuse(request: HttpRequest) -> Response:
             await self._access.admitted_caller(authorization_of(request))
             raise NoBatches
 
-        for path in (
-            "/v1/files",
-            "/v1/files/{rest:path}",
-            "/v1/batches",
-            "/v1/batches/{rest:path}",
-        ):
+        for path in ("/v1/files", "/v1/batches"):
             app.api_route(path, methods=["GET", "POST", "DELETE"])(refuse)
+            app.api_route(f"{path}/{{rest:path}}", methods=["GET", "POST", "DELETE"])(refuse)
 
     def background(self) -> list[Coroutine[None, None, None]]:
         return []
@@ -57,7 +57,56 @@ async def serving_batches(
         yield BatchesOff(access)
         return
     from kairos.batches.batches_on import BatchesOn
-    from kairos.batches.kept import KeptBatches
+    from kairos.batches.store import KeptBatches
 
     with contextlib.closing(KeptBatches(settings)) as kept:
         yield BatchesOn(kept, access, gateway, WallClock().now)
+
+
+class BatchFigures(Collector):
+    """Metrics of batches, as of the last read of the database."""
+
+    def __init__(
+        self, lines: Callable[[], Mapping[str, int]], open_now: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """Take functions that return counts by state; both wait for the disk."""
+        self._read_lines, self._read_open = lines, open_now
+        self._lines: Mapping[str, int] = {}
+        self._open: Mapping[str, int] = {}
+
+    def look(self) -> None:
+        """Read the counts again. Raises sqlite3.Error."""
+        self._lines, self._open = self._read_lines(), self._read_open()
+
+    def collect(self) -> Iterator[Metric]:
+        lines = CounterMetricFamily("kairos_batch_lines", _LINES, labels=["state"])
+        for state in ENDED:
+            lines.add_metric([state], self._lines.get(state, 0))
+        yield lines
+        open_now = GaugeMetricFamily(
+            "kairos_batches_open", "Batches that have not ended", labels=["state"]
+        )
+        for state in OPEN:
+            open_now.add_metric([state], self._open.get(state, 0))
+        yield open_now
+
+
+@contextlib.contextmanager
+def batch_figures(
+    settings: BatchSettings | None, show: Callable[[Collector], None]
+) -> Iterator[list[Coroutine[None, None, None]]]:
+    """Show the metrics if batches are on; yield the coroutines to run concurrently.
+
+    Raises:
+        SetupError: the directory cannot hold batches.
+    """
+    if settings is None:
+        yield []
+        return
+    from kairos.batches.store import KeptBatches
+    from kairos.observe import look_again
+
+    with contextlib.closing(KeptBatches(settings)) as kept:
+        figures = BatchFigures(kept.batches.totals, kept.batches.open_by_state)
+        show(figures)
+        yield [look_again(figures.look)]

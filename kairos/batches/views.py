@@ -1,12 +1,18 @@
 """Files and batches in the format of OpenAI's API."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from kairos.batches.batch_input import LineError
-from kairos.batches.records import BatchCounts, BatchRecord, BatchUsage, FileRecord, State
+from kairos.batches.records import (
+    BatchCounts,
+    BatchRecord,
+    BatchUsage,
+    FileRecord,
+    State,
+)
 
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,10 +126,10 @@ def batch_view(record: BatchRecord, counts: BatchCounts) -> BatchObject:
         in_progress_at=record.in_progress_s,
         expires_at=record.expires_s,
         finalizing_at=record.finalizing_s,
+        cancelling_at=record.cancelling_s,
         completed_at=ended.get("completed"),
         failed_at=ended.get("failed"),
         expired_at=ended.get("expired"),
-        cancelling_at=record.cancelling_s,
         cancelled_at=ended.get("cancelled"),
         request_counts=RequestCounts(record.total, counts.completed, counts.failed),
         usage=None if record.usage is None else _usage_view(record.usage),
@@ -144,19 +150,15 @@ def _usage_view(usage: BatchUsage) -> UsageObject:
 def file_list(found: Sequence[FileRecord], most: int) -> FileList:
     """Return a list of files. `found`: one more than is shown, if there are more."""
     data = [file_view(each) for each in found[:most]]
-    return FileList(
-        data, has_more=len(found) > most, first_id=_id(data[:1]), last_id=_id(data[-1:])
-    )
+    return FileList(data, **_part_of(data, is_last=len(found) <= most))
 
 
 def batch_list(found: Sequence[tuple[BatchRecord, BatchCounts]], most: int) -> BatchList:
     """Return a list of batches. `found`: one more than is shown, if there are more."""
     data = [batch_view(*each) for each in found[:most]]
-    return BatchList(
-        data, has_more=len(found) > most, first_id=_id(data[:1]), last_id=_id(data[-1:])
-    )
+    return BatchList(data, **_part_of(data, is_last=len(found) <= most))
 
 
-def _id(shown: Sequence[FileObject | BatchObject]) -> str | None:
-    """Return the id of the first object, if any."""
-    return shown[0].id if shown else None
+def _part_of(data: Sequence[FileObject | BatchObject], *, is_last: bool) -> dict[str, Any]:
+    ids: Sequence[str | None] = [each.id for each in data] or [None]
+    return {"has_more": not is_last, "first_id": ids[0], "last_id": ids[-1]}

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from kairos.batches.driver import BatchDriver
-from kairos.batches.kept import KeptBatches
 from kairos.batches.outputs import write_outputs
+from kairos.batches.store import KeptBatches
 from kairos.batches.uploads import upload
 from kairos.cli import keys
 from kairos.host import atomic_write, sqlite_file

@@ -6,10 +6,9 @@ from contextlib import closing
 
 import pytest
 
-from kairos.batches.driver import TRIES, BatchDriver
-from kairos.batches.finishing import BatchFinishing
-from kairos.batches.kept import KeptBatches
+from kairos.batches.driver import TRIES, BatchDriver, BatchFinishing
 from kairos.batches.records import BatchRecord, FileRecord
+from kairos.batches.store import KeptBatches
 from kairos.batches.work import BatchWork
 from kairos.core import SECOND
 from kairos.gateway.api.inner_call import InnerCallers

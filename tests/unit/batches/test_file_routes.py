@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kairos.batches import file_routes
-from kairos.batches.file_routes import FileRoutes
-from kairos.batches.kept import KeptBatches
+from kairos.batches import batches_on
+from kairos.batches.batches_on import BatchRoutes
+from kairos.batches.store import KeptBatches
 from kairos.batches.uploads import Uploaded
 from kairos.core import Unavailable
 from kairos.settings import BatchSettings
@@ -34,10 +34,11 @@ def sending(kept, monkeypatch):
     async def admitted_caller(_):
         return SimpleNamespace(tenant="acme")
 
-    monkeypatch.setattr(file_routes, "upload", upload)
-    routes = FileRoutes(kept, SimpleNamespace(admitted_caller=admitted_caller), lambda: 1)
+    monkeypatch.setattr(batches_on, "upload", upload)
+    access = SimpleNamespace(admitted_caller=admitted_caller)
+    routes = BatchRoutes(kept, access, dict, lambda: None, lambda: 1)
     request = SimpleNamespace(headers={"Idempotency-Key": "k"})
-    return lambda: asyncio.create_task(routes.create(request))
+    return lambda: asyncio.create_task(routes.create_file(request))
 
 
 def files_of(kept):

@@ -4,8 +4,8 @@ from contextlib import closing
 
 import msgspec
 
-from kairos.batches.kept import KeptBatches
 from kairos.batches.records import FileRecord
+from kairos.batches.store import KeptBatches
 from kairos.settings import BatchSettings
 
 
