@@ -26,6 +26,7 @@ from kairos.gateway import (
     Access,
     Gateway,
     Models,
+    OperatorsPage,
     Probes,
     ServiceClasses,
     ServiceTls,
@@ -35,7 +36,6 @@ from kairos.gateway import (
     listening_socket,
     may_have_page,
     operators_front,
-    page_of,
     pages_of,
     server_of,
     serving_ports,
@@ -138,13 +138,13 @@ async def running(
             on_error = count_errors(telemetry.count_error, audit)
             gateway = _gateway(settings, parts, access, bodies, on_error)
             insight = partial(brain.add_insight, access=access)
-            ui = page_of(brain, parts.fleet, telemetry, parts.orchestrator, settings)
+            ui = OperatorsPage(brain, parts.fleet, telemetry, parts.orchestrator, settings)
             batches = await stack.enter_async_context(
                 serving_batches(settings.batches, access, gateway)
             )
             flows = flows_online(kept_flows, access, gateway)
             probes = Probes(lambda: bool(monitor.models()), telemetry.families)
-            rooms = probes.add_to, insight, batches.add_to, flows.add_to
+            rooms = insight, batches.add_to, flows.add_to
             own = gateway.own_models
             models = Models(access, monitor.model_cards, None if own is None else own.names, audit)
             app = clients_front(gateway, (probes, models), access, rooms, audit)
@@ -211,7 +211,7 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
         open_audit_log(settings.audit_log) as audit,
     ):
         async with _put_together(settings, ()) as parts:
-            ui = page_of(
+            ui = OperatorsPage(
                 *(parts.brain, parts.fleet, parts.telemetry, parts.orchestrator, settings),
                 changes_engines=False,
             )

@@ -1,4 +1,6 @@
-from .api.fastapi_errors import answer_errors_as_openai_does as answer_errors_as_openai_does
+from .api.fastapi_parts import answer_errors_as_openai_does as answer_errors_as_openai_does
+from .api.fastapi_parts import number_of as number_of
+from .api.fastapi_parts import small_body as small_body
 from .api.front import LateApp as LateApp
 from .api.front import PortFront as PortFront
 from .api.front import clients_front as clients_front
@@ -10,7 +12,6 @@ from .api.inner_call import InnerCall as InnerCall
 from .api.inner_call import InnerGateway as InnerGateway
 from .api.insight import add_insight as add_insight
 from .api.insight import add_tenants as add_tenants
-from .api.insight import number_of as number_of
 from .api.models import Models as Models
 from .api.models import NamesOf as NamesOf
 from .api.openapi import Json as Json
@@ -24,9 +25,8 @@ from .auth.access import authorization_of as authorization_of
 from .auth.service_class import ServiceClasses as ServiceClasses
 from .auth.signed_tokens import SignedTokens as SignedTokens
 from .operators.operators import may_have_page as may_have_page
-from .operators.operators_front import operators_front as operators_front
+from .operators.operators import operators_front as operators_front
 from .page.acts import Reread as Reread
-from .page.follower_pages import add_follower_pages as add_follower_pages
 from .page.gains import Gained as Gained
 from .page.gains import Gains as Gains
 from .page.gains import Predicted as Predicted
@@ -36,11 +36,12 @@ from .page.gains import WorkflowTimes as WorkflowTimes
 from .page.now import InstanceNow as InstanceNow
 from .page.now import NowView as NowView
 from .page.now import QueuedView as QueuedView
-from .page.pages import page_of as page_of
+from .page.pages import OperatorsPage as OperatorsPage
 from .page.past import Happened as Happened
 from .page.past import Moment as Moment
 from .page.past import PastCall as PastCall
 from .page.past import PastChange as PastChange
+from .page.routes import add_follower_pages as add_follower_pages
 from .server.connection_limits import limits_of as limits_of
 from .server.cors import pages_of as pages_of
 from .server.http import GRACE_S as GRACE_S
@@ -51,7 +52,5 @@ from .server.http import server_of as server_of
 from .server.http import serving_ports as serving_ports
 from .server.http import url_of as url_of
 from .server.openai_errors import INTERNAL_ERROR as INTERNAL_ERROR
-from .server.openai_errors import RequestIds as RequestIds
 from .server.openai_errors import send_error as send_error
 from .server.openai_errors import send_whole as send_whole
-from .server.small_body import small_body as small_body

@@ -4,7 +4,7 @@ The values here are the JSON of `GET /v1/workflows/{id}` and `GET /v1/agents`. T
 the epoch (`_at`), durations seconds (`_s`); unknown values are null.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -19,8 +19,10 @@ from kairos.core import (
     KnownJoins,
     LearntJoins,
     OpenedWorkflow,
+    Orchestrator,
     Remaining,
     Source,
+    WorkEstimates,
     percentile,
     remaining_work,
     span_of,
@@ -233,21 +235,20 @@ def _dispatch_view(dispatch: Dispatch) -> DispatchView:
 
 
 def agents_view(
-    page: Sequence[tuple[AgentStatus, AgentProfile | None, float | None]],
-    total: int,
-    kendall_tau: float | None,
-) -> AgentsView:
-    """Return a page of agents.
+    orchestrator: Orchestrator, estimates: WorkEstimates, tenant: str, offset: int, limit: int
+) -> Callable[[], AgentsView]:
+    """Return a function that builds a page of a tenant's agents.
 
-    Args:
-        page: learning status, published profile and rank of each agent.
-        total: number of agents on all pages.
-        kendall_tau: correlation of all ranks with mean remaining work.
+    It reads no state any more, and may run in a thread: percentiles of 1,000 agents take 15 ms.
+    `estimates` are the published ones.
     """
-    return AgentsView(
-        kendall_tau=kendall_tau,
-        agents_total=total,
-        data=[_agent_view(*each) for each in page],
+    statuses, tau = orchestrator.profiles.status(tenant), estimates.kendall_tau
+    page = [
+        (each, *estimates.published((tenant, each.app, each.agent)))
+        for each in statuses[offset : offset + limit]
+    ]
+    return lambda: AgentsView(
+        kendall_tau=tau, agents_total=len(statuses), data=[_agent_view(*each) for each in page]
     )
 
 

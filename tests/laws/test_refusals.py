@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from kairos.cluster import ClusterControl
 from kairos.cluster.pool.cluster_control import AskTheOrchestrator
-from kairos.gateway import page_of
+from kairos.gateway import OperatorsPage
 from kairos.gateway.page.workflows import FollowedElsewhere
 from kairos.settings import Settings
 from tests.e2e.batch_files import CHAT, begin, client_of, ended, kept_in, lines_of, upload
@@ -160,9 +160,9 @@ async def test_an_operator_receives_the_code_of_a_mistake(kairos, engine):  # no
 
 async def test_what_another_process_follows_is_said_to_be_elsewhere():
     brain = SimpleNamespace(now=lambda: 0, balancer=build.balancer())
-    page = page_of(brain, None, None, None, Settings())
+    page = OperatorsPage(brain, None, None, None, Settings())
     with pytest.raises(FollowedElsewhere) as refused:
-        page._workflows.remembered()
+        page.workflows.remembered()
     assert (refused.value.status, refused.value.code) == (404, "not_here")
 
     app = FastAPI()

@@ -20,6 +20,7 @@ from kairos.cluster.orchestrate.follower import Follower
 from kairos.core import SECOND, SetupError, Topic
 from kairos.gateway import (
     Access,
+    PortFront,
     Probes,
     ServiceTls,
     access_of,
@@ -68,8 +69,12 @@ async def following_workflows(settings: Settings) -> AsyncIterator[Orchestration
             ends = Ends(bus, settings.pools or (settings.pool,))
             idle_us = settings.workflow_idle_s * SECOND
             follower = Follower(cluster, producer, ends, idle_us=idle_us)
-            app = _app(follower, access, OrchestratorMetrics(follower, ends), audit)
-            server = server_of(app, tls=tls.callers, pages=pages_of(settings, access))
+            app = _app(follower, access, audit)
+            # Also on standby: it can take over.
+            figures = OrchestratorMetrics(follower, ends)
+            probes = Probes(lambda: not follower.is_rebuilding, figures.collect)
+            front = PortFront((probes,), app)
+            server = server_of(front, tls=tls.callers, pages=pages_of(settings, access))
             beside = [follower.run(), ends.run(), *access.background(), *audit_tasks(audit)]
             if may_have_page(settings):
                 names = (*settings.admin_names, settings.host)
@@ -120,9 +125,7 @@ class OrchestratorMetrics(Collector):
             )
 
 
-def _app(
-    follower: Follower, access: Access, figures: OrchestratorMetrics, audit: AuditLog | None
-) -> FastAPI:
+def _app(follower: Follower, access: Access, audit: AuditLog | None) -> FastAPI:
     app = FastAPI(
         title="Kairos's orchestrator",
         version=__version__,
@@ -130,8 +133,6 @@ def _app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    # Also on standby: it can take over.
-    Probes(lambda: not follower.is_rebuilding, figures.collect).add_to(app)
     add_insight(app, access, follower)
     answer_errors_as_openai_does(app, audit)
     return app

@@ -35,13 +35,12 @@ from kairos.gateway import (
     LateApp,
     Models,
     NamesOf,
+    OperatorsPage,
     PortFront,
     Probes,
-    RequestIds,
     ServiceTls,
     access_of,
     operators_front,
-    page_of,
     server_of,
     serving_ports,
 )
@@ -109,7 +108,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         access = access_of(settings)
         sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
         audit = stack.enter_context(open_audit_log(settings.audit_log))
-        ui = page_of(alone, fleet, telemetry, orchestrator, settings)
+        ui = OperatorsPage(alone, fleet, telemetry, orchestrator, settings)
         operators = operators_front(
             *(alone, monitor, fleet, telemetry.families_for_operators, access),
             names=settings.admin_names,
@@ -214,9 +213,8 @@ def _asked(
         from kairos.gateway import answer_errors_as_openai_does
 
         app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-        probes.add_to(app)
         alone.add_insight(app, access)
         answer_errors_as_openai_does(app, audit)
         return app
 
-    return RequestIds(PortFront((probes, models), LateApp(build)))
+    return PortFront((probes, models), LateApp(build))

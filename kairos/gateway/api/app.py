@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from kairos import __version__
 from kairos.gateway.api.declared_plans import add_plans
-from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
+from kairos.gateway.api.fastapi_parts import answer_errors_as_openai_does
 from kairos.gateway.api.gateway import Gateway
 from kairos.gateway.api.openapi import description
 from kairos.gateway.auth.access import Access

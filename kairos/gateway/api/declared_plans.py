@@ -15,8 +15,8 @@ from kairos.core import (
     PlannedWork,
     check_plan,
 )
+from kairos.gateway.api.fastapi_parts import json_response, small_body
 from kairos.gateway.auth.access import Access, authorization_of
-from kairos.gateway.server.small_body import small_body
 
 MOST_BYTES = 32 << 10  # of a plan: its fact must fit into a message of the bus
 
@@ -46,7 +46,7 @@ def add_plans(app: FastAPI, access: Access, told: FactSink) -> None:
         plan = read_plan(await small_body(request, MOST_BYTES))
         told.feed(PlanDeclared(caller.tenant, of_app, plan))
         answer = DeclaredPlan(id=of_app, operators=len(plan.operators))
-        return Response(msgspec.json.encode(answer), media_type="application/json")
+        return json_response(answer)
 
 
 def read_plan(body: bytes) -> PlannedWork:

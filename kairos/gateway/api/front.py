@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kairos.gateway.api.gateway import Gateway
 from kairos.gateway.auth.access import Access
-from kairos.gateway.server.openai_errors import INTERNAL_ERROR, RequestIds, send_error
+from kairos.gateway.server.openai_errors import REQUEST_ID, new_id
 from kairos.observe import AuditLog
-from kairos.request import ASGIApp, NamedRoutes, Receive, Scope, Send, is_passed_on
+from kairos.request import ASGIApp, NamedRoutes, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -25,21 +25,6 @@ class RouteTaker(Protocol):
     def takes(self, scope: Scope) -> bool: ...
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
-
-
-class PassedOn:
-    """`RouteTaker` for requests that are passed on to an engine."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-
-    def takes(self, scope: Scope) -> bool:
-        """See `RouteTaker`."""
-        return is_passed_on(scope["method"], scope["path"])
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See `RouteTaker`."""
-        await self._gateway(scope, receive, send)
 
 
 class LateApp:
@@ -63,26 +48,24 @@ class LateApp:
 
 
 class PortFront:
-    """ASGI application that passes a request to the first taker that takes it, or to `app`."""
+    """ASGI application that passes a request to the first taker that takes it, or to `app`.
+
+    Every answer without an `x-request-id` gets one; calls set their own.
+    """
 
     def __init__(self, takers: Sequence[RouteTaker], app: ASGIApp) -> None:
         self._takers, self._app = takers, app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answering = next((each for each in self._takers if each.takes(scope)), self._app)
-        is_started = False
-
-        async def noted(message: MutableMapping[str, Any]) -> None:
-            nonlocal is_started
-            is_started = True
+        async def send_named(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                headers = message["headers"]
+                if not any(name == REQUEST_ID for name, _ in headers):
+                    headers.append((REQUEST_ID, new_id().encode()))
             await send(message)
 
-        try:
-            await answering(scope, receive, noted)
-        except Exception:
-            if not is_started:  # a bug in Kairos, logged by the server
-                await send_error(INTERNAL_ERROR, send)
-            raise
+        answering = next((each for each in self._takers if each.takes(scope)), self._app)
+        await answering(scope, receive, send_named)
 
 
 def clients_front(
@@ -103,5 +86,4 @@ def clients_front(
 
         return build_app(gateway, access, add_rooms, audit)
 
-    front = PortFront((*takers, PassedOn(gateway)), LateApp(build))
-    return RequestIds(NamedRoutes(front))
+    return NamedRoutes(PortFront((*takers, gateway), LateApp(build)))

@@ -53,6 +53,7 @@ from kairos.request import (
     check_response_path,
     deadline_of,
     identity_of,
+    is_passed_on,
     names_in,
     patience_of,
     route_of,
@@ -126,6 +127,10 @@ class Gateway:
             raw_path = path.encode()
         asked = Asked(exchange.method, path, exchange.query, dict(exchange.headers))
         GatewayCall(self, exchange, asked, raw_path, names).begin_reading()
+
+    def takes(self, scope: Scope) -> bool:
+        """Return whether the request is passed on to an engine: see `RouteTaker`."""
+        return is_passed_on(scope["method"], scope["path"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Serve a call as an ASGI application; the exchange has its body and its answer."""

@@ -1,17 +1,15 @@
 """Routes that supervisors and Prometheus poll on every service: `/health` and `/metrics`."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from kairos.gateway.server.openai_errors import send_whole
-from kairos.request import Receive, Scope, Send
+from kairos.gateway.server.openai_errors import send_error, send_whole
+from kairos.request import Receive, RouteRefused, Scope, Send
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
+_ALLOWED = "GET, HEAD, OPTIONS"
 
 MetricFamilies = Callable[[], Iterable[Metric]]
 
@@ -33,37 +31,23 @@ class Probes:
 
     def takes(self, scope: Scope) -> bool:
         """See `RouteTaker`."""
-        return scope["method"] == "GET" and scope["path"] in ("/health", "/metrics")
+        return scope["path"] in ("/health", "/metrics")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """See `RouteTaker`."""
-        if scope["path"] == "/health":
-            await send_whole(send, self.status(), b"")
-            return
-        accepted = (value for name, value in scope["headers"] if name == b"accept")
-        content, kind = self.figures(next(accepted, b"").decode("latin-1"))
-        await send_whole(send, 200, content, [(b"content-type", kind.encode())])
+        method, path = scope["method"], scope["path"]
+        if method != "GET":
+            await send_error(
+                RouteRefused(405, f"there is no {method} {path!r} here", _ALLOWED), send
+            )
+        elif path == "/health":
+            await send_whole(send, 200 if self._is_well() else 503, b"")
+        else:
+            accepted = (value for name, value in scope["headers"] if name == b"accept")
+            content, kind = self._figures(next(accepted, b"").decode("latin-1"))
+            await send_whole(send, 200, content, [(b"content-type", kind.encode())])
 
-    def add_to(self, app: "FastAPI") -> None:
-        """Add the routes to an application, which describes them and refuses other methods."""
-        from fastapi.requests import Request
-        from fastapi.responses import Response
-
-        @app.get("/health")
-        async def health() -> Response:
-            """Return 200 while the process can do its work, else 503."""
-            return Response(status_code=self.status())
-
-        @app.get("/metrics")
-        async def prometheus(request: Request) -> Response:
-            """Return the metrics as text, or as OpenMetrics if the client accepts it."""
-            content, kind = self.figures(request.headers.get("accept", ""))
-            return Response(content, media_type=kind)
-
-    def status(self) -> int:
-        return 200 if self._is_well() else 503
-
-    def figures(self, accept: str) -> tuple[bytes, str]:
+    def _figures(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics and their content type: OpenMetrics if accepted, else text."""
         try:
             encode, kind = choose_encoder(accept)

@@ -4,7 +4,6 @@ Each client sees only its own tenant's.
 """
 
 import asyncio
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -14,13 +13,13 @@ from fastapi.responses import Response
 
 from kairos.core import (
     MAX_CALLS,
-    InvalidRequest,
     OpenedWorkflow,
     Orchestrator,
     WorkEstimates,
     WorkflowEnded,
     WorkflowNotFound,
 )
+from kairos.gateway.api.fastapi_parts import json_response, number_of
 from kairos.gateway.auth.access import Access, authorization_of
 from kairos.observe import agents_view, workflow_snapshot, workflow_view
 
@@ -60,7 +59,7 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
         if workflow.ended_at is None:
             await source.end(WorkflowEnded(tenant, workflow_id, cancelled))
         status = 202 if workflow.ended_at is None else 200
-        return _json(Ended(id=workflow_id, ended_at=workflow.ended_at), status)
+        return json_response(Ended(id=workflow_id, ended_at=workflow.ended_at), status)
 
     @app.post("/v1/workflows/{workflow_id:path}/end")
     async def end(request: HttpRequest, workflow_id: str) -> Response:
@@ -113,40 +112,16 @@ async def _workflow(
     found, joins = _find(source, tenant, workflow_id), source.orchestrator.joins
     seen = workflow_snapshot(found, source.now(), joins)
     # In a thread: the graph of 10,000 calls takes 0.1 s and more.
-    return await asyncio.to_thread(lambda: _json(workflow_view(seen, offset, limit)))
+    return await asyncio.to_thread(lambda: json_response(workflow_view(seen, offset, limit)))
 
 
 async def _agents(source: Source, tenant: str, request: HttpRequest) -> Response:
-    offset, limit = _page(request, AGENTS, MAX_AGENTS)
-    estimates = source.estimates
-    statuses = source.orchestrator.profiles.status(tenant)
-    page = [
-        (each, *estimates.published((tenant, each.app, each.agent)))
-        for each in statuses[offset : offset + limit]
-    ]
-    view = partial(agents_view, page, len(statuses), estimates.kendall_tau)
-    # In a thread: percentiles of 1,000 agents take 15 ms.
-    return await asyncio.to_thread(lambda: _json(view()))
+    page = _page(request, AGENTS, MAX_AGENTS)
+    view = agents_view(source.orchestrator, source.estimates, tenant, *page)
+    return await asyncio.to_thread(lambda: json_response(view()))
 
 
 def _page(request: HttpRequest, usual: int, most: int) -> tuple[int, int]:
     """Return the query's `offset` and `limit`."""
     offset = number_of(request, "offset", 0, 0, MAX_OFFSET)
     return offset, number_of(request, "limit", usual, 1, most)
-
-
-def number_of(request: HttpRequest, name: str, usual: int, least: int, most: int) -> int:
-    """Return a number from the query, or `usual` if it is missing.
-
-    Raises:
-        InvalidRequest: The number is malformed or out of range.
-    """
-    text = request.query_params.get(name, str(usual))
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
-    if not least <= number <= most:
-        raise InvalidRequest(f"{name} must be a number from {least} to {most}")
-    return number
-
-
-def _json(view: msgspec.Struct, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(view), status, media_type="application/json")

@@ -11,7 +11,7 @@ import msgspec
 from kairos.core import KairosError, ModelNotFound
 from kairos.engines import ModelCard
 from kairos.gateway.auth.access import Access, credential_of
-from kairos.gateway.server.openai_errors import send_error, send_whole
+from kairos.gateway.server.openai_errors import client_host, send_error, send_whole
 from kairos.observe import AuditLog
 from kairos.proxy import Asked, Owner
 from kairos.request import Caller, ClientResponse, Receive, Scope, Send
@@ -50,8 +50,7 @@ class Models:
             answer = await self._answer(scope)
         except KairosError as error:
             if self._audit is not None:
-                client = scope["client"]
-                self._audit.log_refusal(error, None, None if client is None else client[0])
+                self._audit.log_refusal(error, None, client_host(scope))
             await send_error(error, send)
             return
         await send_whole(send, 200, msgspec.json.encode(answer), _JSON)

@@ -1,29 +1,103 @@
-"""Operators' routes, on a port of their own: the application behind `operators_front.py`.
+"""Operators' routes, on a port of their own: the application behind `operators.py`.
 
-Autoscalers ask here for queued work, used capacity, and future work of open workflows.
+Operators see, add and remove instances here while Kairos runs. Autoscalers ask for queued work,
+used capacity, and future work of open workflows.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from kairos import __version__
-from kairos.core import Look, highest_utilisation, load_of_pool, look_at_pool, most_waiting_s
+from kairos.core import (
+    InvalidRequest,
+    Look,
+    SetupError,
+    highest_utilisation,
+    load_of_pool,
+    look_at_pool,
+    most_waiting_s,
+)
 from kairos.engines import Fleet, Monitor
-from kairos.gateway.api.fastapi_errors import answer_errors_as_openai_does
-from kairos.gateway.api.health import Probes
-from kairos.gateway.operators.instances import add_changes, add_views
-from kairos.gateway.operators.operators_front import Decides, OperatedBrain
+from kairos.gateway.api.fastapi_parts import (
+    answer_errors_as_openai_does,
+    json_response,
+    small_body,
+)
+from kairos.gateway.operators.operators import Decides, OperatedBrain
+from kairos.settings import EngineSettings, check_engine
+
+_LIMIT_BYTES = 16 << 10
+_engine = msgspec.json.Decoder(EngineSettings)
+
+
+class NotForPages(InvalidRequest):
+    """A web page may not change instances.
+
+    A browser sends an Origin with a page's request, whichever address it uses; operators' tools do
+    not. Otherwise any page open in a browser that reaches these routes could redirect all calls.
+    """
+
+    status = 403
+    code = "not_for_pages"
+
+    def __init__(self) -> None:
+        super().__init__("no web page may change instances (the request has an Origin)")
+
+
+def add_views(app: FastAPI, fleet: Fleet) -> None:
+    @app.get("/admin/instances")
+    async def instances() -> Response:
+        """Return each instance: whether it is in use, and how many calls run there."""
+        return json_response({"instances": fleet.views()})
+
+
+def add_changes(app: FastAPI, fleet: Fleet) -> None:
+    @app.post("/admin/instances", status_code=201)
+    async def add(request: Request) -> Response:
+        """Add an instance. The body is an engine's settings, as JSON. A draining one is kept."""
+        _check_origin(request)
+        engine = await read_engine(request)
+        request.state.changed = engine.id
+        return json_response(fleet.add(engine), 201)
+
+    @app.delete("/admin/instances/{instance_id}", status_code=202)
+    async def drain(request: Request, instance_id: str) -> Response:
+        """Drain an instance: it gets no new calls, and is removed once its last call has ended."""
+        _check_origin(request)
+        return json_response(fleet.drain(instance_id), 202)
+
+
+def _check_origin(request: Request) -> None:
+    if "origin" in request.headers:
+        raise NotForPages
+
+
+async def read_engine(request: Request) -> EngineSettings:
+    """Parse an engine's settings.
+
+    Raises:
+        InvalidRequest: The body does not describe a usable engine.
+    """
+    body = await small_body(request, _LIMIT_BYTES)
+    try:
+        engine = _engine.decode(body)
+        check_engine(engine, os.environ)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not an engine: {error}") from None
+    except SetupError as error:
+        raise InvalidRequest(str(error)) from None
+    return engine
 
 
 def build_admin(
     brain: OperatedBrain,
     monitor: Monitor,
     fleet: Fleet,
-    probes: Probes,
     *,
     has_changes: bool = True,
     add_pages: Callable[[FastAPI], None] | None = None,
@@ -64,7 +138,6 @@ def build_admin(
     brain.add_tenants(app)
     if add_pages is not None:
         add_pages(app)
-    probes.add_to(app)
     if has_changes:
         add_changes(app, fleet)
     answer_errors_as_openai_does(app)
@@ -112,4 +185,4 @@ def add_scaling(app: FastAPI, brain: Decides) -> None:
             waiting=balancer.waiting,
             look=look_at_pool(balancer, brain.now()),
         )
-        return Response(msgspec.json.encode(view), media_type="application/json")
+        return json_response(view)

@@ -1,29 +1,37 @@
-"""Access control of operators' routes.
+"""The operators' port, without the application behind it (`admin.py`): who may ask for what.
 
 Everyone who reaches the port has access or, where keys or tokens have roles, everyone with one.
 """
 
 import base64
 import binascii
-from collections.abc import MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 
-from kairos.core import KairosError, Unauthorized
+from kairos.core import Balancer, KairosError, Unauthorized
+from kairos.engines import Fleet, Monitor
+from kairos.gateway.api.front import LateApp, PortFront
+from kairos.gateway.api.health import MetricFamilies, Probes
 from kairos.gateway.auth.access import Access
-from kairos.gateway.server.openai_errors import send_error
+from kairos.gateway.server.hosts import ANY_HOST, HostNames, UnknownHost
+from kairos.gateway.server.openai_errors import client_host, send_error
 from kairos.observe import AuditLog
 from kairos.request import ANONYMOUS, ASGIApp, Caller, Receive, Scope, Send
 from kairos.settings import Role, Settings, is_loopback
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
 
 PAGE = "/ui"  # the page, and all paths below
 ASK = f"{PAGE}/ask/"  # computations that a viewer may start
 ACT = f"{PAGE}/act/"  # actions of an admin
 _OPEN = b"/health"  # a supervisor's probes have no key
 _PAGE, _ASK, _ACT = f"{PAGE}/".encode(), ASK.encode(), ACT.encode()
-_ASK_FOR_KEY = 'Basic realm="Kairos: the key of a viewer or admin as password", charset="UTF-8"'
+_ASK_FOR_KEY = b'Basic realm="Kairos: the key of a viewer or admin as password", charset="UTF-8"'
 _SEES = {"GET", "HEAD", "OPTIONS"}
 
 
@@ -73,21 +81,22 @@ def needed(method: str, raw_path: bytes) -> Needed:
 class Operators:
     """Middleware that enforces roles, and records changes and refusals in the audit log.
 
-    A route names what it changed in the request's state, as `changed`.
+    It admits requests only by known host names; one without a Host does not come from a browser. A
+    route names what it changed in the request's state, as `changed`.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, audit: AuditLog | None) -> None:
+    def __init__(
+        self, app: ASGIApp, access: Access, names: Iterable[str], audit: AuditLog | None = None
+    ) -> None:
+        """Create the middleware. `names` are host names that are allowed (`hosts.py`)."""
         self._app, self._access, self._audit = app, access, audit
+        self._names = HostNames(name for name in names if name != ANY_HOST)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = needed(scope["method"], scope["raw_path"])
-        if asked.role is None:
-            await self._app(scope, receive, send)
-            return
         try:
-            if asked.is_from_page:
-                _check_origin(scope)
-            caller = await self._access.operator(_shown(scope, asked), asked.role)
+            self._check_hosts(scope)
+            caller = await self._admitted(scope, asked)
         except KairosError as error:
             await self._refuse(error, scope, send, is_page=asked.is_page)
             return
@@ -96,13 +105,25 @@ class Operators:
             send = self._told(self._audit, scope, caller, send)
         await self._app(scope, receive, send)
 
+    def _check_hosts(self, scope: Scope) -> None:
+        """Check each Host. Raises UnknownHost: The name is not known."""
+        for name, value in scope["headers"]:
+            if name == b"host" and not self._names.has(host := value.decode("latin-1")):
+                raise UnknownHost(host, setting="admin_hosts", what="the operators' routes")
+
+    async def _admitted(self, scope: Scope, asked: "Needed") -> Caller:
+        """Return who asks. Raises KairosError: The request is not allowed."""
+        if asked.role is None:
+            return ANONYMOUS
+        if asked.is_from_page:
+            _check_origin(scope)
+        return await self._access.operator(_shown(scope, asked), asked.role)
+
     async def _refuse(self, error: KairosError, scope: Scope, send: Send, *, is_page: bool) -> None:
         if self._audit is not None:
-            self._audit.log_refusal(error, None, _client_host(scope), "operators")
-        if isinstance(error, Unauthorized) and is_page:
-            await send_error(error, send, (b"www-authenticate", _ASK_FOR_KEY.encode()))
-        else:
-            await send_error(error, send)
+            self._audit.log_refusal(error, None, client_host(scope), "operators")
+        asks = isinstance(error, Unauthorized) and is_page
+        await send_error(error, send, *([(b"www-authenticate", _ASK_FOR_KEY)] if asks else []))
 
     def _told(self, audit: AuditLog, scope: Scope, caller: Caller, send: Send) -> Send:
         """Return a `send` that records a change before the operator receives the answer."""
@@ -112,7 +133,7 @@ class Operators:
                 audit.log_action(
                     f"{scope['method']} {scope['path']}",
                     by=None if caller is ANONYMOUS else caller,
-                    address=_client_host(scope),
+                    address=client_host(scope),
                     port="operators",
                     target=scope["state"].get("changed"),
                     status=message["status"],
@@ -120,11 +141,6 @@ class Operators:
             await send(message)
 
         return tell
-
-
-def _client_host(scope: Scope) -> str | None:
-    client = scope["client"]
-    return None if client is None else client[0]
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
@@ -172,3 +188,50 @@ def _shown(scope: Scope, asked: Needed) -> bytes | None:
     except binascii.Error:
         return shown
     return b"Bearer " + key
+
+
+class Decides(Protocol):
+    """The balancer of this process, which decides or stands by."""
+
+    @property
+    def balancer(self) -> Balancer: ...
+
+    @property
+    def decides(self) -> bool: ...
+
+    def now(self) -> int:
+        """Return the time in µs."""
+
+
+class OperatedBrain(Decides, Protocol):
+    """A balancer that shows its state to operators."""
+
+    def add_tenants(self, app: "FastAPI") -> None:
+        """Add the routes that show workflows and agents of any tenant."""
+
+
+def operators_front(
+    brain: OperatedBrain,
+    monitor: Monitor,
+    fleet: Fleet,
+    metrics: MetricFamilies,
+    access: Access,
+    *,
+    names: Iterable[str],
+    has_changes: bool = True,
+    audit: AuditLog | None = None,
+    add_pages: Callable[["FastAPI"], None] | None = None,
+) -> ASGIApp:
+    """Return the application of the operators' port.
+
+    `names` are host names that requests may use, in addition to addresses (`hosts.py`). `audit`
+    records changes and refusals. For the rest see `build_admin`.
+    """
+    probes = Probes(lambda: bool(monitor.models()), metrics)
+
+    def build() -> ASGIApp:
+        from kairos.gateway.operators.admin import build_admin
+
+        return build_admin(brain, monitor, fleet, has_changes=has_changes, add_pages=add_pages)
+
+    return Operators(PortFront((probes,), LateApp(build)), access, names, audit)

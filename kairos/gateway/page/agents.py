@@ -16,7 +16,6 @@ import msgspec
 from kairos.core import (
     SECOND,
     AgentKey,
-    AgentProfile,
     AgentStatus,
     KairosError,
     Orchestrator,
@@ -40,56 +39,6 @@ class AgentsPage(msgspec.Struct, frozen=True, kw_only=True):
     agents: AgentsView
 
 
-class AgentsSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """Snapshot of the page's data, for encoding outside the event loop."""
-
-    tenants: list[str]
-    tenant: str | None
-    offset: int
-    total: int
-    kendall_tau: float | None
-    page: list[tuple[AgentStatus, AgentProfile | None, float | None]]
-
-
-class Agents:
-    def __init__(
-        self, estimates: Callable[[], WorkEstimates], followed: Callable[[], Orchestrator]
-    ) -> None:
-        """Create it. `estimates` returns the published estimates.
-
-        `followed` raises where another process follows the workflows, and learns.
-        """
-        self._estimates, self._followed = estimates, followed
-
-    def snapshot_of(self, tenant: str | None, offset: int) -> AgentsSeen:
-        """Return a snapshot for the tenant, or for the first one."""
-        profiles, estimates = self._followed().profiles, self._estimates()
-        tenants = profiles.tenants()
-        shown = tenant if tenant or not tenants else tenants[0]
-        statuses = [] if shown is None else profiles.status(shown)
-        return AgentsSeen(
-            tenants=tenants,
-            tenant=shown,
-            offset=offset,
-            total=len(statuses),
-            kendall_tau=estimates.kendall_tau,
-            page=[
-                (each, *estimates.published((shown or "", each.app, each.agent)))
-                for each in statuses[offset : offset + AGENTS_PAGE]
-            ],
-        )
-
-
-def agents_page(seen: AgentsSeen) -> AgentsPage:
-    """Build the page from a snapshot. Pure."""
-    return AgentsPage(
-        tenants=seen.tenants,
-        tenant=seen.tenant,
-        offset=seen.offset,
-        agents=agents_view(seen.page, seen.total, seen.kendall_tau),
-    )
-
-
 class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Point of an agent's history. Times in seconds; null: unknown."""
 
@@ -107,8 +56,8 @@ class AgentHistoryView(msgspec.Struct, frozen=True, kw_only=True):
     points: list[HistoryPoint]  # where something had changed; it is constant in between
 
 
-class AgentHistory:
-    """History of agents; `run` records it in the background."""
+class Agents:
+    """Agents as they are, and their history, which `run` records in the background."""
 
     def __init__(
         self,
@@ -116,10 +65,21 @@ class AgentHistory:
         estimates: Callable[[], WorkEstimates],
         followed: Callable[[], Orchestrator],
     ) -> None:
-        """Create it with the sources of `Agents`. `now` returns µs."""
+        """Create it. `now` returns µs; `estimates` returns the published estimates.
+
+        `followed` raises where another process follows the workflows, and learns.
+        """
         self._now, self._estimates, self._followed = now, estimates, followed
         self._begun_at = now()
         self._known: OrderedDict[AgentKey, array[float]] = OrderedDict()
+
+    def page(self, tenant: str | None, offset: int) -> Callable[[], AgentsPage]:
+        """Return a function that builds the tenant's page, or the first one's, in any thread."""
+        followed = self._followed()
+        tenants = followed.profiles.tenants()
+        shown = tenant if tenant or not tenants else tenants[0]
+        view = agents_view(followed, self._estimates(), shown or "", offset, AGENTS_PAGE)
+        return lambda: AgentsPage(tenants=tenants, tenant=shown, offset=offset, agents=view())
 
     async def run(self) -> None:
         while True:
@@ -159,7 +119,7 @@ class AgentHistory:
             status.reopened,
         )
 
-    def view(self, tenant: str, app: str, agent: str) -> AgentHistoryView:
+    def history(self, tenant: str, app: str, agent: str) -> AgentHistoryView:
         kept = self._known.get((tenant, app, agent), array("f"))
         return AgentHistoryView(
             points=[self._point(kept[n : n + _FIELDS]) for n in range(0, len(kept), _FIELDS)]

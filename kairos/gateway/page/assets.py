@@ -7,12 +7,9 @@ merged in. Nothing is loaded from another host.
 
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 import msgspec
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
+from starlette.responses import Response
 
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -38,17 +35,8 @@ class Asset(msgspec.Struct, frozen=True):
     content: bytes
     media_type: str
 
-    def response(self) -> "Response":
-        from starlette.responses import Response
-
+    def response(self) -> Response:
         return Response(self.content, media_type=self.media_type, headers=dict(HEADERS))
-
-
-def json_response(content: object) -> "Response":
-    from starlette.responses import Response
-
-    encoded = msgspec.json.encode(content)
-    return Response(encoded, media_type="application/json", headers=dict(HEADERS))
 
 
 def read_assets() -> dict[str, Asset]:

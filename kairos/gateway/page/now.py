@@ -24,7 +24,7 @@ from kairos.core import (
     Standing,
 )
 from kairos.engines import Fleet, InstanceView
-from kairos.gateway.operators.operators_front import Decides
+from kairos.gateway.operators.operators import Decides
 from kairos.observe import Telemetry
 
 QUEUE_PAGE = 50  # calls

@@ -6,11 +6,10 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from kairos.gateway.server.exchange import Exchange
+from kairos.gateway.server.openai_errors import INTERNAL_ERROR
 from kairos.request import CLIENT_KEY, ASGIApp, Scope
 
 logger = logging.getLogger(__name__)
-
-_FAILED = b"Internal Server Error"
 
 
 class AsgiAnswer:
@@ -47,8 +46,7 @@ class AsgiAnswer:
         except Exception:  # the last resort
             logger.exception("an answer met an error of Kairos's own")
             if not exchange.is_started and not exchange.has_left:
-                exchange.start(500, [(b"content-length", b"%d" % len(_FAILED))])
-                exchange.write(_FAILED, more=False)
+                exchange.refuse(INTERNAL_ERROR)
         finally:
             exchange.cut_off()
             exchange.read_body_by(None)

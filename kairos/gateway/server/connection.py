@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from kairos.gateway.server.asgi import AsgiAnswer
 from kairos.gateway.server.connection_limits import ClientAddress, ConnectionLimits
 from kairos.gateway.server.cors import WebPages
-from kairos.gateway.server.exchange import Exchange
+from kairos.gateway.server.exchange import STATUS_LINE, Exchange
 from kairos.gateway.server.request_reader import HeadTooLarge, NoHttp, OtherVersion, RequestReader
-from kairos.gateway.server.status_lines import STATUS_LINE
 from kairos.host import LoopPace
 from kairos.request import ASGIApp
 

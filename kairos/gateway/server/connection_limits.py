@@ -5,7 +5,6 @@ IPv6 an address is its 64-bit network: one host may have all of it.
 """
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Callable
 from ipaddress import IPv6Address
@@ -14,16 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kairos.core import (
     LONE_TENANT_SHARE,
-    RAW_HEADERS,
-    Header,
     KairosError,
     ShareUsed,
     is_within_share,
 )
-from kairos.gateway.server.openai_errors import new_id
-from kairos.gateway.server.status_lines import STATUS_LINE
+from kairos.gateway.server.exchange import STATUS_LINE
+from kairos.gateway.server.openai_errors import whole_error
 from kairos.host import most_files
-from kairos.request import error_body, error_headers
 from kairos.settings import Settings
 
 if TYPE_CHECKING:
@@ -204,12 +200,8 @@ def limits_of(settings: Settings, on_refused: Callable[[KairosError], None]) -> 
 
 def refusal(error: KairosError) -> bytes:
     """Return a complete error response, after which the connection is closed."""
-    body = json.dumps(error_body(error)).encode()
-    more = (
-        (b"content-length", b"%d" % len(body)),
-        (RAW_HEADERS[Header.REQUEST_ID], new_id().encode()),
-    )
-    lines = [b"%b: %b\r\n" % each for each in (*error_headers(error), *more)]
+    headers, body = whole_error(error)
+    lines = [b"%b: %b\r\n" % each for each in headers]
     return STATUS_LINE[error.status] + b"".join(lines) + b"connection: close\r\n\r\n" + body
 
 

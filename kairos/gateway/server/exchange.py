@@ -1,17 +1,21 @@
 """An HTTP request of a client, and the answer to it, on their connection."""
 
-import json
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
-from kairos.core import RAW_HEADERS, Header, KairosError
-from kairos.gateway.server.openai_errors import new_id
-from kairos.gateway.server.status_lines import STATUS_LINE
-from kairos.request import Answering, BodyReader, BodySource, Client, error_body, error_headers
+from kairos.core import KairosError
+from kairos.gateway.server.openai_errors import whole_error
+from kairos.request import Answering, BodyReader, BodySource, Client
 
 if TYPE_CHECKING:
     from kairos.gateway.server.connection import Connection
 
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+STATUS_LINE = {
+    status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode()
+    for status in range(100, 600)
+}
 # In what is sent as a header; line breaks are counted.
 _CONTROL = bytes({*range(0x20), 0x7F} - set(b"\t\r\n"))
 _HIGH_BYTES = 1 << 18  # of a request's body that nobody takes: beyond it the client has to wait
@@ -147,13 +151,9 @@ class Exchange:
 
     def refuse(self, error: KairosError) -> None:
         """Answer with an error, in OpenAI's format."""
-        content = json.dumps(error_body(error)).encode()
-        more = (
-            (b"content-length", b"%d" % len(content)),
-            (RAW_HEADERS[Header.REQUEST_ID], new_id().encode()),
-        )
+        headers, content = whole_error(error)
         offers = [(b"upgrade", b"HTTP/1.1")] if error.status == 426 else []
-        self.start(error.status, [*error_headers(error), *more, *offers])
+        self.start(error.status, headers + offers)
         self.write(content, more=False)
 
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:

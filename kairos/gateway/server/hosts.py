@@ -12,9 +12,6 @@ import socket
 from collections.abc import Iterable
 
 from kairos.core import InvalidRequest
-from kairos.gateway.server.openai_errors import send_error
-from kairos.observe import AuditLog
-from kairos.request import ASGIApp, Receive, Scope, Send
 
 ANY_HOST = "*"
 _SHOWN = 100  # characters
@@ -60,32 +57,6 @@ class HostNames:
         except ValueError:
             return False
         return True
-
-
-class KnownHosts:
-    """Middleware that admits requests for operators' routes only by known host names.
-
-    A request without a Host header does not come from a browser.
-    """
-
-    def __init__(self, app: ASGIApp, names: Iterable[str], audit: AuditLog | None = None) -> None:
-        """Create the middleware for these names. `audit` records refusals."""
-        self._app, self._audit = app, audit
-        self._names = HostNames(name for name in names if name != ANY_HOST)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for header, value in scope["headers"]:
-            if header != b"host":
-                continue
-            host = value.decode("latin-1")
-            if not self._names.has(host):
-                error = UnknownHost(host, setting="admin_hosts", what="the operators' routes")
-                if self._audit is not None:
-                    client = scope["client"]
-                    self._audit.log_refusal(error, None, client and client[0], "operators")
-                await send_error(error, send)
-                return
-        await self._app(scope, receive, send)
 
 
 def _own_names() -> tuple[str, ...]:

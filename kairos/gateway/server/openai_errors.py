@@ -2,24 +2,31 @@
 
 import json
 import os
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 from typing import Any
 
 from kairos.core import RAW_HEADERS, Header, KairosError
-from kairos.request import ASGIApp, Receive, Scope, Send, error_body, error_headers
+from kairos.request import Scope, Send, error_body, error_headers
 
 INTERNAL_ERROR = KairosError("internal error; the server's log has more")
-_REQUEST_ID = RAW_HEADERS[Header.REQUEST_ID]
+REQUEST_ID = RAW_HEADERS[Header.REQUEST_ID]
 
 
 def new_id() -> str:
     return f"req-{os.urandom(16).hex()}"
 
 
+def whole_error(error: KairosError) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return the headers of an answer that is an error, with its id and length, and its body."""
+    body = json.dumps(error_body(error)).encode()
+    length = (b"content-length", b"%d" % len(body))
+    return [*error_headers(error), length, (REQUEST_ID, new_id().encode())], body
+
+
 async def send_error(error: KairosError, send: Send, *more: tuple[bytes, bytes]) -> None:
-    """Send an error in OpenAI's format. `more` are additional headers."""
-    content = json.dumps(error_body(error), separators=(",", ":")).encode()
-    await send_whole(send, error.status, content, (*error_headers(error), *more))
+    """Send an error. `more` are additional headers."""
+    headers, body = whole_error(error)
+    await _send(send, error.status, [*headers, *more], body)
 
 
 async def send_whole(
@@ -27,23 +34,14 @@ async def send_whole(
 ) -> None:
     """Send a complete response."""
     length = (b"content-length", b"%d" % len(content))
-    start = {"type": "http.response.start", "status": status, "headers": [length, *headers]}
-    await send(start)
-    await send({"type": "http.response.body", "body": content})
+    await _send(send, status, [length, *headers], content)
 
 
-class RequestIds:
-    """Middleware that gives every response without one an `x-request-id`; calls set their own."""
+async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_named(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                headers = message["headers"]
-                if not any(name == _REQUEST_ID for name, _ in headers):
-                    headers.append((_REQUEST_ID, new_id().encode()))
-            await send(message)
-
-        await self._app(scope, receive, send_named)
+def client_host(scope: Scope) -> str | None:
+    client: Any = scope["client"]
+    return None if client is None else client[0]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -222,16 +221,15 @@ async def test_another_policy_is_in_force_once_the_settings_are_read_again(kairo
 )
 def test_only_an_admin_who_is_recorded_may_act_and_change_engines(role, audited, changes, may):
     caller = ANONYMOUS if role is None else Caller("ops", roles=ROLE_RIGHTS[role], name="ann")
-    me = Acts(None, None, None, is_audited=audited, changes_engines=changes).me(caller)
+    me = Acts(None, None, is_audited=audited, changes_engines=changes).me(caller)
     assert (me.may_act, me.may_change_engines) == may
     assert (me.why_not is None) is me.may_act
 
 
 def test_of_a_pool_engines_are_changed_in_the_settings_alone():
     caller = Caller("ops", roles=ROLE_RIGHTS["admin"], name="ann")
-    acts = Acts(None, None, None, is_audited=True, changes_engines=False)
+    acts = Acts(None, None, is_audited=True, changes_engines=False)
     assert (acts.me(caller).may_act, acts.me(caller).may_change_engines) == (True, False)
-    request = SimpleNamespace(state=SimpleNamespace(caller=caller))
-    acts.check(request)
+    acts.check(caller)
     with pytest.raises(CannotAct, match="a pool's engines are defined"):
-        acts._check_engines(request)
+        acts.check(caller, engines=True)

@@ -8,7 +8,6 @@ import pytest
 
 from kairos.core import Dispatch, Refuse
 from kairos.engines import Fleet, Monitor, fleet
-from kairos.gateway import Probes
 from kairos.gateway.operators.admin import build_admin
 from kairos.proxy import EngineClient, HttpEngine
 from kairos.settings import EngineSettings
@@ -89,7 +88,7 @@ async def test_where_metrics_are_asked_for_instances_can_be_seen_but_not_changed
     )
     seen = {("GET", "/admin/instances")}
     changed = {("POST", "/admin/instances"), ("DELETE", "/admin/instances/{instance_id}")}
-    made = partial(build_admin, brain, monitor, standby, Probes(bool, list))
+    made = partial(build_admin, brain, monitor, standby)
     assert routes(made()) == seen | changed
     assert routes(made(has_changes=False)) == seen
 

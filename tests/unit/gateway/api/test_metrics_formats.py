@@ -1,7 +1,6 @@
 """/metrics in the format that is asked for."""
 
 import pytest
-from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -19,9 +18,7 @@ def ask():
     times.see(0.05)
     times.see(0.5, TRACE)
     times.see(0.6)
-    app = FastAPI()
-    Probes(lambda: True, times.collect).add_to(app)
-    client = TestClient(app)
+    client = TestClient(Probes(lambda: True, times.collect))
     return lambda accept: client.get("/metrics", headers={"accept": accept})
 
 

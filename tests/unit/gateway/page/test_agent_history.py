@@ -6,7 +6,7 @@ import pytest
 
 from kairos.core import SECOND, AgentRank, Orchestrator, ProfilesLearnt, Unavailable
 from kairos.gateway.page import agents as module
-from kairos.gateway.page.agents import AgentHistory
+from kairos.gateway.page.agents import Agents
 from tests.support.core import learnt
 from tests.support.simulate import build
 
@@ -16,7 +16,7 @@ MINUTE = 60 * SECOND
 class Watched:
     def __init__(self):
         self.at, self.orchestrator, self.balancer = 100 * SECOND, Orchestrator(), build.balancer()
-        self.history = AgentHistory(
+        self.history = Agents(
             lambda: self.at, lambda: self.balancer.estimates, lambda: self.orchestrator
         )
 
@@ -33,7 +33,7 @@ class Watched:
         self.at += MINUTE
 
     def points(self, agent="a"):
-        return self.history.view("acme", "shop", agent).points
+        return self.history.history("acme", "shop", agent).points
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def test_while_others_follow_the_workflows_it_waits(monkeypatch):
         asked.append(1)
         raise Unavailable("it stands by")
 
-    task = asyncio.create_task(AgentHistory(lambda: 0, lambda: None, elsewhere).run())
+    task = asyncio.create_task(Agents(lambda: 0, lambda: None, elsewhere).run())
     async with asyncio.timeout(60):
         while len(asked) < 3:
             await asyncio.sleep(0.001)

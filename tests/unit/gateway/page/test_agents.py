@@ -4,7 +4,7 @@ import pytest
 
 from kairos.core import SECOND, AgentRank, Orchestrator, ProfilesLearnt
 from kairos.gateway.page import agents as module
-from kairos.gateway.page.agents import Agents, agents_page
+from kairos.gateway.page.agents import Agents
 from tests.support.core import learnt
 from tests.support.simulate import build
 
@@ -19,8 +19,8 @@ def page(monkeypatch):
             learnt.sample(agent, SECOND, app="shop", tenant=tenant, completion_tokens=n)
         )
     balancer.handle(ProfilesLearnt(ranks=(AgentRank("acme", "shop", "b", 2.0 * SECOND),)), 0)
-    agents = Agents(lambda: balancer.estimates, lambda: orchestrator)
-    return lambda tenant=None, offset=0: agents_page(agents.snapshot_of(tenant, offset))
+    agents = Agents(lambda: 0, lambda: balancer.estimates, lambda: orchestrator)
+    return lambda tenant=None, offset=0: agents.page(tenant, offset)()
 
 
 def test_without_a_tenant_it_is_that_of_the_first(page):
@@ -40,6 +40,6 @@ def test_pages_follow_each_other_and_an_agent_has_its_rank(page):
 
 
 def test_where_nothing_is_known_no_tenant_is_shown():
-    agents = Agents(lambda: build.balancer().estimates, Orchestrator)
-    seen = agents_page(agents.snapshot_of(None, 0))
+    agents = Agents(lambda: 0, lambda: build.balancer().estimates, Orchestrator)
+    seen = agents.page(None, 0)()
     assert (seen.tenants, seen.tenant, seen.agents.data) == ([], None, [])

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from kairos.gateway.server.hosts import KnownHosts
+from kairos.gateway import Access
+from kairos.gateway.operators.operators import Operators
 
 NAMES = ("kairos.internal", "GPU1", "127.0.0.1", "::1")
 
@@ -20,7 +21,8 @@ async def status(*hosts, names=NAMES):
         sent.append(message)
 
     headers = [(b"accept", b"*/*"), *((b"host", host) for host in hosts)]
-    await KnownHosts(app, names)({"type": "http", "headers": headers}, None, send)
+    asked = {"method": "GET", "raw_path": b"/admin/status", "client": None, "headers": headers}
+    await Operators(app, Access(()), names)(asked, None, send)
     body = sent[1]["body"] if len(sent) > 1 else b"{}"
     assert [each["type"] for each in sent].count("http.response.start") == 1
     return sent[0]["status"], json.loads(body).get("error", {})
