@@ -35,6 +35,7 @@ NUDGE = 0.05  # relative, to see how a step grows
 MOST_PULL, MOST_SPREAD = 0.97, 0.6
 MOST_TIMES = 1e9  # the load that is looked at
 NEAR = 0.002  # of a load, relative
+MOST_BYTES = 64 * 2**20  # of arrays that are kept
 DEALS = 8  # ways in which the calls of each workflow are dealt out to several kinds
 GOLDEN, PLASTIC = 0.6180339887498949, 0.7548776662466927  # steps of even sequences, in one and two
 
@@ -222,6 +223,26 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     instances: Mapping[str, LoadedInstance]  # by kind
 
 
+class _Arrays:
+    """Arrays by what they are computed from; pools of a search have most of them in common."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Any, ...], Array] = {}
+        self._bytes = 0
+
+    def find(self, key: tuple[Any, ...], compute: Callable[[], Array]) -> Array:
+        """Return an array that is computed once while there is room."""
+        found = self._found.get(key)
+        if found is None:
+            found = compute()
+            self._bytes += found.nbytes
+            if self._bytes > MOST_BYTES:
+                self._found.clear()
+                self._bytes = found.nbytes
+            self._found[key] = found
+        return found
+
+
 class Predictor:
     """Predictions for one application's workflows on any pool; instances' states are cached."""
 
@@ -231,7 +252,7 @@ class Predictor:
         self.calls = {call.name: call for call in problem.calls}
         self._work = _Work(workflows, [call.name for call in problem.calls])
         self._states: dict[tuple[str, int, tuple[Any, ...]], LoadedInstance | None] = {}
-        self._prompts: dict[tuple[str, float, float], Array] = {}
+        self._arrays = _Arrays()
 
     def scaled(self, factor: float) -> "Predictor":
         """Return predictions for `factor` times the load."""
@@ -330,20 +351,27 @@ class Predictor:
             if all(share >= 1 for share in shares.values() if share):
                 found[:, at] = sum(parts.values())
                 continue
-            dealt = _dealt(at, [shares[name] for name in first], GOLDEN)
+            dealt = self._dealt(agent, [shares[name] for name in first], GOLDEN)
             alone = np.zeros(dealt.shape, dtype=bool)
             for number, name in enumerate(first):
                 here = dealt == number
                 found[:, at] += np.where(here, parts[name], 0.0)
                 alone |= here & (self.kinds[name].phases is Phases.PREFILL)
             if second:
-                dealt = _dealt(at, [shares[name] for name in second], PLASTIC)
+                dealt = self._dealt(agent, [shares[name] for name in second], PLASTIC)
                 for number, name in enumerate(second):
                     found[:, at] += np.where(alone & (dealt == number), parts[name], 0.0)
         return found
 
+    def _dealt(self, agent: str, shares: Sequence[float], step: float) -> Array:
+        at = self._work.of_agent[agent]
+        return self._arrays.find((agent, *shares, step), lambda: _dealt(at, shares, step))
+
     def _part_s(self, name: str, state: LoadedInstance, agent: str) -> Array:
         """Return seconds of each of an agent's calls that this kind serves."""
+        return self._arrays.find((name, state, agent), lambda: self._new_part_s(name, state, agent))
+
+    def _new_part_s(self, name: str, state: LoadedInstance, agent: str) -> Array:
         kind, work = self.kinds[name], self._work
         at, rates = work.of_agent[agent], kind.rates
         seconds: Array = np.full(len(at), state.wait_s)

@@ -1,11 +1,13 @@
 """Objectives, capacities, reasons and steps of hardware plans, over drawn applications."""
 
 import math
+from functools import cache
 
 import msgspec
 import pytest
 
-from experiments.e61_hardware_regret import BruteForce, drawn
+from experiments import e61_hardware_regret
+from experiments.e61_hardware_regret import BruteForce
 from kairos.capacity.hardware_plan import plan_hardware, question_problem
 from kairos.capacity.migration import _Moving, plan_migration
 from kairos.capacity.prediction import Predictor
@@ -17,9 +19,18 @@ QUICK = [4, 14]
 ALL = range(40)
 
 
-def more_of_a_capacity_is_never_dearer(seed):
+drawn = cache(e61_hardware_regret.drawn)
+
+
+@cache
+def planned(seed):
+    """Return the question of a case and its plan."""
     asked = drawn(seed).question
-    found = plan_hardware(asked)
+    return asked, plan_hardware(asked)
+
+
+def more_of_a_capacity_is_never_dearer(seed):
+    asked, found = planned(seed)
     used = {}
     for kind in found.chosen.kinds:
         for name, amount in kind.needs.items():
@@ -38,8 +49,7 @@ def more_of_a_capacity_is_never_dearer(seed):
 
 
 def each_objective_is_the_best_in_what_it_is_for(seed):
-    asked = drawn(seed).question
-    cost = plan_hardware(asked)
+    asked, cost = planned(seed)
     if not cost.met:
         return
     usd = cost.chosen.usd_per_hour
@@ -68,8 +78,7 @@ def each_objective_is_the_best_in_what_it_is_for(seed):
 
 
 def the_reasons_hold(seed):
-    asked = drawn(seed).question
-    found = plan_hardware(asked)
+    asked, found = planned(seed)
     if not found.met:
         return
     why, chosen = give_reasons(asked, found), found.chosen
@@ -114,8 +123,7 @@ def the_reasons_hold(seed):
 
 
 def steps_keep_the_target(seed, other_seed):
-    asked = drawn(seed).question
-    found = plan_hardware(asked)
+    asked, found = planned(seed)
     more = REPLACE(asked, workflows_per_s=asked.workflows_per_s * (0.4 + other_seed % 3))
     today = plan_hardware(more).chosen.pool.counts
     moved = plan_migration(asked, found, today)

@@ -188,6 +188,35 @@ def test_workflows_take_as_long_as_their_calls_one_by_one(drawn):
 @examples(40)
 @given(workloads(), st.integers(1, 7), st.permutations(["both", "prefill", "decode"]))
 def test_the_order_in_which_kinds_are_named_does_not_matter(drawn, eighths, order):
+    problem, workflows, shares = split_pool(drawn, eighths)
+    counts = dict.fromkeys(shares, 2)
+    first = Predictor(problem, workflows).predicted(counts, dict.fromkeys("abc", shares))
+    other = {name: shares[name] for name in order}
+    second = Predictor(problem, workflows).predicted(
+        {name: counts[name] for name in order}, dict.fromkeys("abc", other)
+    )
+    assert first == second
+
+
+POOLS = st.tuples(st.integers(1, 7), st.tuples(*[st.integers(1, 3)] * 3))
+
+
+@examples(40)
+@given(workloads(), st.lists(POOLS, min_size=2, max_size=6))
+def test_what_was_predicted_before_does_not_matter(drawn, pools):
+    problem, workflows, _ = split_pool(drawn, 1)
+    used = Predictor(problem, workflows)
+    for eighths, numbers in pools:
+        _, _, shares = split_pool(drawn, eighths)
+        counts, routes = dict(zip(shares, numbers, strict=True)), dict.fromkeys("abc", shares)
+        new = Predictor(problem, workflows)
+        assert used.predicted(counts, routes) == new.predicted(counts, routes)
+        more, less = (each.scaled(2.0).predicted(counts, routes) for each in (used, new))
+        assert more == less
+
+
+def split_pool(drawn, eighths):
+    """Return a problem, workflows, and shares of one kind for each phase and for both."""
     workflows, rates, _ = drawn
     kinds = [
         InstanceKind(
@@ -199,19 +228,11 @@ def test_the_order_in_which_kinds_are_named_does_not_matter(drawn, eighths, orde
         )
         for number, p in enumerate(Phases, start=1)
     ]
-    agents = ("a", "b", "c")
     shape = CallShape(prompt=900, answer=50, cached=100)
-    calls = [CallKind(name=name, shape=shape, per_s=0.5) for name in agents]
+    calls = [CallKind(name=name, shape=shape, per_s=0.5) for name in "abc"]
     problem = PoolProblem(calls=calls, instances=kinds, kv_bytes_per_token=1e5)
     share = eighths / 8
-    shares = {"both": share, "prefill": 1 - share, "decode": 1 - share}
-    other = {name: shares[name] for name in order}
-    counts = dict.fromkeys(shares, 2)
-    first = Predictor(problem, workflows).predicted(counts, dict.fromkeys(agents, shares))
-    second = Predictor(problem, workflows).predicted(
-        {name: counts[name] for name in order}, dict.fromkeys(agents, other)
-    )
-    assert first == second
+    return problem, workflows, {"both": share, "prefill": 1 - share, "decode": 1 - share}
 
 
 @examples(40)
