@@ -18,7 +18,7 @@ import msgspec
 from kairos.capacity.autoscaling import Autoscaler, Decision
 from kairos.capacity.scaled_engines import ScaledEngines, ScalingFile, engines_of, read_scaling_file
 from kairos.core import Look, Phase, SetupError
-from kairos.host import JsonServer, check_health, context_of, path_segment
+from kairos.host import JsonServer, path_segment
 from kairos.settings import TlsFiles
 
 _PROBE_S = 2.0
@@ -54,7 +54,7 @@ class OperatedPool:
 
     def __init__(self, url: str, key: str | None, files: TlsFiles) -> None:
         """Set up the client. Raises SetupError: the URL or a file cannot be used."""
-        self._server, self._key = JsonServer(url, context_of(url, files)), key
+        self._server, self._key = JsonServer(url, files), key
 
     def read_work(self) -> SeenWork:
         """Return the current work.
@@ -89,13 +89,8 @@ class OperatedPool:
         self._server.ask("DELETE", path, token=self._key, good=(202,))
 
     def _read(self, path: str, kind: type[Seen]) -> Seen:
-        answer = self._server.ask("GET", path, token=self._key)
-        try:
-            return msgspec.convert(answer, kind)
-        except msgspec.ValidationError:
-            raise SetupError(
-                f"{self._server.url} is not the operators' port of a Kairos of this version"
-            ) from None
+        what = "the operators' port of a Kairos of this version"
+        return self._server.read(path, kind, self._key, what)
 
 
 class PoolScaler:
@@ -288,7 +283,7 @@ def _is_scaled(seen: SeenInstance | None) -> bool:
 
 def _answers(url: str) -> bool:
     try:
-        check_health(url, TlsFiles(), _PROBE_S)
+        JsonServer(url, TlsFiles(), _PROBE_S).check_health()
     except SetupError:
         return False
     return True

@@ -21,7 +21,7 @@ import msgspec
 
 from kairos.capacity.autoscaling import MOST_INSTANCES, ScalingRules
 from kairos.core import SetupError
-from kairos.host import JsonServer, context_of, path_segment, read_toml
+from kairos.host import JsonServer, path_segment, read_toml
 from kairos.settings import TlsFiles
 
 _MOST_ARGUMENTS = 1_000
@@ -217,7 +217,7 @@ class StatefulSetEngines:
             raise SetupError("kubernetes.url: {ordinal} must be in it, the number of a pod")
         is_tls = settings.api.lower().startswith("https://")
         files = TlsFiles(ca=settings.ca if is_tls else None)
-        self._server = JsonServer(settings.api, context_of(settings.api, files))
+        self._server = JsonServer(settings.api, files)
         self._settings = settings
         self._stopped: set[int] = set()  # pods that may be removed once the pods above them are
         self._path = (

@@ -21,6 +21,7 @@ def health(
 
     Example: kairos health https://127.0.0.1:8001/admin/status --tls-ca ca.pem
     """
-    from kairos.host import check_health
+    from kairos.host import JsonServer
 
-    typer.echo(check_health(url, own_files(tls_ca, tls_certificate, tls_key), timeout))
+    files = own_files(tls_ca, tls_certificate, tls_key)
+    typer.echo(JsonServer(url, files, timeout).check_health())

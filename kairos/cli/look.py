@@ -1,6 +1,5 @@
 """`kairos explain`, `kairos export`, `kairos usage`: what happened."""
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -62,7 +61,7 @@ def explain(
     else:
         key = default_api_key(api_key_env, os.environ)
         files = own_files(tls_ca, tls_certificate, tls_key)
-        view = asyncio.run(explain_from_service(url, key, workflow_id, files))
+        view = explain_from_service(url, key, workflow_id, files)
     if perfetto is not None:
         calls = write_trace(perfetto, [view], WallClock().now() if log is None else None)
         typer.echo(f"{perfetto}: {calls} calls")

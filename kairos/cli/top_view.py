@@ -3,12 +3,9 @@
 Text of engines is printed without control characters, so that it cannot steer the terminal.
 """
 
-import contextlib
-import http.client
 import time
-from collections.abc import Iterator
+from functools import partial
 
-import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -16,12 +13,10 @@ from rich.text import Text
 
 from kairos.core import SECOND, SetupError
 from kairos.gateway import InstanceNow, NowView, QueuedView
-from kairos.host import check_url, connection_to, context_of, troubles_told
+from kairos.host import JsonServer
 from kairos.settings import TlsFiles
 
-_TIMEOUT_S = 5.0
-_SAID = 300  # characters of an answer that are shown
-_MOST_BYTES = 64 << 20
+_WHAT = "the operators' port of a Kairos of this version"
 _WIDTH = 140  # where there is no terminal
 
 _BAR = 24  # characters
@@ -43,57 +38,22 @@ def watch(url: str, key: str | None, files: TlsFiles, interval_s: float, *, once
             After the first answer, failures are retried.
     """
     console = Console()
-    with _asking(url, key, files) as ask:
-        view = ask()
-        if once or not console.is_terminal:
-            console.width = console.width if console.is_terminal else _WIDTH
-            console.print(show_now(view, None, view.queue.total))
-            return
-        before, trouble = view, ""
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                rows = max(1, console.height - len(view.instances) - 10)
-                live.update(show_now(view, before, rows, trouble), refresh=True)
-                time.sleep(interval_s)
-                try:
-                    before, view, trouble = view, ask(), ""
-                except SetupError as error:
-                    trouble = str(error)
-
-
-class _Asking:
-    """Client on one connection, as long as that lasts."""
-
-    def __init__(self, connection: http.client.HTTPConnection, url: str, key: str | None) -> None:
-        self._connection, self._url = connection, url
-        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-
-    def __call__(self) -> NowView:
-        try:
-            with troubles_told(self._url):
-                self._connection.request("GET", "/ui/data/now", headers=self._headers)
-                answer = self._connection.getresponse()
-                content = answer.read(_MOST_BYTES)
-        except SetupError:
-            self._connection.close()  # it is opened again by the next that is asked
-            raise
-        if answer.status != 200:
-            said = content[:_SAID].decode(errors="replace")
-            raise SetupError(f"{self._url} answered {answer.status}: {said}")
-        try:
-            return msgspec.json.decode(content, type=NowView)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise SetupError(
-                f"{self._url} is not the operators' port of a Kairos of this version"
-            ) from None
-
-
-@contextlib.contextmanager
-def _asking(url: str, key: str | None, files: TlsFiles) -> Iterator[_Asking]:
-    check_url(url)
-    connection = connection_to(url, context_of(url, files), _TIMEOUT_S)
-    with contextlib.closing(connection):
-        yield _Asking(connection, url, key)
+    ask = partial(JsonServer(url, files).read, "/ui/data/now", NowView, key, _WHAT)
+    view = ask()
+    if once or not console.is_terminal:
+        console.width = console.width if console.is_terminal else _WIDTH
+        console.print(show_now(view, None, view.queue.total))
+        return
+    before, trouble = view, ""
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            rows = max(1, console.height - len(view.instances) - 10)
+            live.update(show_now(view, before, rows, trouble), refresh=True)
+            time.sleep(interval_s)
+            try:
+                before, view, trouble = view, ask(), ""
+            except SetupError as error:
+                trouble = str(error)
 
 
 def show_now(view: NowView, before: NowView | None, rows: int, trouble: str = "") -> Group:

@@ -13,14 +13,9 @@ from .files import read_lines as read_lines
 from .fresh_context import FreshContext as FreshContext
 from .group_commit import GroupCommit as GroupCommit
 from .group_commit import Groups as Groups
-from .health_probe import check_health as check_health
 from .interpreter import describe_interpreter as describe_interpreter
 from .json_connection import JsonServer as JsonServer
-from .json_connection import check_url as check_url
-from .json_connection import connection_to as connection_to
-from .json_connection import context_of as context_of
 from .json_connection import path_segment as path_segment
-from .json_connection import troubles_told as troubles_told
 from .pace import LoopPace as LoopPace
 from .sqlite_file import connect_sqlite as connect_sqlite
 from .sqlite_file import open_database as open_database

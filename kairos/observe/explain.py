@@ -3,66 +3,33 @@
 from pathlib import Path
 from urllib.parse import quote
 
-import aiohttp
-import msgspec
 from rich.console import Console, Group
 from rich.text import Text
 from rich.tree import Tree
 
 from kairos.core import MAX_CALLS, SECOND, Arrived, Orchestrator, Record, SetupError, Tick
-from kairos.host import context_of
+from kairos.host import JsonServer
 from kairos.observe.costs import Costs, InstanceCost, costs_of
 from kairos.observe.explanation import explain_call, explain_origin
 from kairos.observe.fact_log import read_facts
 from kairos.observe.views import CallView, WorkflowView, workflow_snapshot, workflow_view
 from kairos.settings import TlsFiles
 
-_TIMEOUT_S = 30
+_TIMEOUT_S = 30.0
 _WIDTH = 160  # without a terminal
 
 
-async def explain_from_service(
-    url: str, key: str | None, workflow_id: str, files: TlsFiles | None = None
+def explain_from_service(
+    url: str, key: str | None, workflow_id: str, files: TlsFiles
 ) -> WorkflowView:
     """Fetch the view of a workflow from a running Kairos.
-
-    Args:
-        url: address of the service.
-        key: API key, if any.
-        workflow_id: the workflow.
-        files: see `context_of`.
 
     Raises:
         SetupError: nothing answers there, or the answer is an error; the message has it.
     """
-    path = f"{url.rstrip('/').removesuffix('/v1')}/v1/workflows/{quote(workflow_id, safe='')}"
-    headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    # True verifies certificates too, and is unused without TLS.
-    tls = context_of(url, files or TlsFiles()) or True
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
-            session.get(path, params={"limit": MAX_CALLS}, ssl=tls) as response,
-        ):
-            status, content = response.status, await response.read()
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise SetupError(f"no Kairos answers at {url}: {error or type(error).__name__}") from None
-    try:
-        if status == 200:
-            return msgspec.json.decode(content, type=WorkflowView)
-        said = msgspec.json.decode(content, type=_Refusal).error.message
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        said = "the server is not a Kairos"
-    raise SetupError(f"{url} answered {status}: {said}")
-
-
-class _Error(msgspec.Struct):
-    message: str
-
-
-class _Refusal(msgspec.Struct):
-    error: _Error
+    server = JsonServer(url.rstrip("/").removesuffix("/v1"), files, _TIMEOUT_S)
+    path = f"/v1/workflows/{quote(workflow_id, safe='')}?limit={MAX_CALLS}"
+    return server.read(path, WorkflowView, key, "a Kairos")
 
 
 def explain_from_log(directory: Path, tenant: str | None, workflow_id: str) -> WorkflowView:

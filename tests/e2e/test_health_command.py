@@ -68,7 +68,8 @@ async def test_a_certificate_is_shown_to_who_asks_for_one(kairos, standin, autho
     assert (await run("health", url, *shown))[0] == 0
     status, said = await run("explain", "none", "--url", served.url, *shown)
     assert status == 1
-    assert f"{served.url} answered 404" in said  # so it was asked
+    assert f"{served.url}: GET /v1/workflows/none" in said
+    assert "was answered 404" in said
 
 
 @pytest.mark.parametrize(

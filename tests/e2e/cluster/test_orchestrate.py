@@ -5,6 +5,7 @@ import os
 import signal
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing, suppress
+from functools import partial
 from hashlib import sha256
 from random import Random
 
@@ -43,6 +44,7 @@ from kairos.core import (
     WorkflowEnded,
 )
 from kairos.observe import explain, workflow_snapshot, workflow_view
+from kairos.settings import TlsFiles
 from tests.support.cluster.impatient import SAVE_S
 from tests.support.ports import free_ports
 from tests.support.processes import Process
@@ -340,7 +342,8 @@ async def test_it_is_looked_into_with_a_key_and_its_figures_without(world, tmp_p
 
     status, _ = await world.ask(process, f"/v1/workflows/{name}")
     assert status == 401
-    view = await explain.explain_from_service(process.url, "secret", name)
+    explained = partial(explain.explain_from_service, process.url, files=TlsFiles())
+    view = await asyncio.to_thread(explained, key="secret", workflow_id=name)
     assert view.id == name
     assert view.calls
     async with world.session.get(f"{process.url}/metrics") as response:
@@ -356,8 +359,8 @@ async def test_it_is_looked_into_with_a_key_and_its_figures_without(world, tmp_p
     os.kill(process.pid, signal.SIGHUP)
     await process.until_it_says("the settings were read again; changed: key")
     with pytest.raises(KairosError):
-        await explain.explain_from_service(process.url, "secret", name)
-    assert (await explain.explain_from_service(process.url, "another", name)).id == name
+        await asyncio.to_thread(explained, key="secret", workflow_id=name)
+    assert (await asyncio.to_thread(explained, key="another", workflow_id=name)).id == name
 
 
 async def test_without_a_bus_it_says_how_to_name_one(tmp_path):
