@@ -104,7 +104,7 @@ def batch_figures(
         yield []
         return
     from kairos.batches.store import KeptBatches
-    from kairos.observe import look_again
+    from kairos.host import look_again
 
     with contextlib.closing(KeptBatches(settings)) as kept:
         figures = BatchFigures(kept.batches.totals, kept.batches.open_by_state)

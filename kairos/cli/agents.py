@@ -5,17 +5,16 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 import typer
-import uvloop
 
 from kairos.cli.options import with_options
-from kairos.core import KairosError, SetupError
+from kairos.cli.running import run as run_loop
+from kairos.core import SetupError
 from kairos.settings import Settings, default_api_key, load_settings
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def run(given: RunAgents) -> None:
         replies=given.replies,
     )
     try:
-        _until_told(run_agents(plan, _say))
+        run_loop(_until_told(run_agents(plan, _say)))
     except asyncio.CancelledError:
         _say("stopped; what was not done waits on the bus")
 
@@ -198,7 +197,7 @@ def submit(
         typer.echo(msgspec.json.encode(line))
 
     try:
-        missing = _until_told(submit_tasks(submission, show))
+        missing = run_loop(_until_told(submit_tasks(submission, show)))
     except asyncio.CancelledError:
         raise typer.Exit(130) from None
     if wait == 0:
@@ -272,31 +271,9 @@ def _import_from_here() -> None:
     sys.path.insert(0, str(Path.cwd()))
 
 
-def _until_told(main: Coroutine[Any, Any, T]) -> T:
-    """Run it to its end. Raises asyncio.CancelledError: SIGTERM or SIGINT came first."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_cancelled_by_signals(main))
-
-
-async def _cancelled_by_signals(main: Coroutine[Any, Any, T]) -> T:
+async def _until_told(main: Coroutine[Any, Any, T]) -> T:
+    """Await it. Raises asyncio.CancelledError: SIGTERM or SIGINT came first."""
     task = asyncio.create_task(main)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    with first_of_many():
-        return await task
-
-
-@contextmanager
-def first_of_many() -> Iterator[None]:
-    """Raise the first error of several tasks that says what to do."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        if (expected := group.subgroup(KairosError)) is None:
-            raise
-        raise _first(expected) from None
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    return await task

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, own_files
-from kairos.cli.outline import outline
+from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, outline, own_files
 from kairos.settings import default_api_key
 
 

@@ -80,3 +80,11 @@ def fill_options(kind: type[Options], given: object, **others: object) -> Option
 
 def own_files(ca: Path | None, certificate: Path | None, key: Path | None) -> TlsFiles:
     return TlsFiles(*(None if each is None else str(each) for each in (certificate, key, ca)))
+
+
+def outline(figures: object, indent: str = "") -> str:
+    """Nested figures, one a line."""
+    if not isinstance(figures, dict):
+        return f" {figures}"
+    lines = [f"{indent}{name}:{outline(value, indent + '  ')}" for name, value in figures.items()]
+    return ("\n" if indent else "") + "\n".join(lines)

@@ -2,13 +2,14 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import uvloop
 
-from kairos.cli import agents
+from kairos.core import KairosError
 from kairos.settings import Settings
 
 _T = TypeVar("_T")
@@ -18,8 +19,22 @@ def run(
     main: Coroutine[None, None, _T],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
 ) -> _T:
-    with agents.first_of_many(), asyncio.Runner(loop_factory=loop_factory) as runner:
+    with _first_of_many(), asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(main)
+
+
+@contextmanager
+def _first_of_many() -> Iterator[None]:
+    """Raise the first error of several tasks that says what to do."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if (expected := group.subgroup(KairosError)) is None:
+            raise
+        error: BaseException = expected
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
 
 
 def stop_signal() -> asyncio.Event:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kairos.cli.outline import outline
+from kairos.cli.options import outline
 
 app = typer.Typer(help="Real arrivals and inputs: what there is, and fetching it.")
 

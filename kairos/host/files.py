@@ -1,20 +1,30 @@
-"""Data files: read line by line, plain or gzip, and written atomically."""
+"""Data files: read line by line, plain or gzip, or as TOML, and written atomically."""
 
 import gzip
 import os
+import re
 import stat
+import tomllib
+import typing
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase, BufferedWriter
+from itertools import islice
 from pathlib import Path
+from typing import Annotated, Any, TypeVar
 from uuid import uuid4
+
+import msgspec
 
 from kairos.core import InvalidFile, SetupError
 
 MAX_LINE_BYTES = 1 << 20
 MAX_LINES = 10_000_000  # blank ones too, of which a little gzip holds a lot
 CHUNK_BYTES = 1 << 16
+MAX_CHUNKS = 16  # of a file that people write: a megabyte
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 # What gzip raises for data that breaks off, or is damaged, beside the errors of the file itself;
 # ValueError is for a name that no file can have.
@@ -96,3 +106,43 @@ def atomic_write(path: Path, *, mode: int = 0o666) -> Iterator[BufferedWriter]:
         raise SetupError(f"cannot write {path}: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def read_toml(path: Path, kind: type[T]) -> T:
+    """Return the content of a TOML file as a struct that forbids unknown fields.
+
+    Raises:
+        InvalidFile: The content is invalid; for an unknown key the message lists the known ones.
+    """
+    chunks = [*islice(read_chunks(path), MAX_CHUNKS + 1)]
+    if len(chunks) > MAX_CHUNKS:
+        raise InvalidFile(path, "more than a megabyte: this is not what it should be")
+    try:
+        return msgspec.convert(tomllib.loads(b"".join(chunks).decode()), kind)
+    except msgspec.ValidationError as error:  # which is a ValueError too
+        raise InvalidFile(path, f"{error}{_known(kind, str(error))}") from error
+    except RecursionError as error:
+        raise InvalidFile(path, "not TOML: nested too deeply") from error
+    except ValueError as error:  # of TOML, of UTF-8, of a number of thousands of digits
+        raise InvalidFile(path, f"not TOML: {error}") from error
+
+
+def _known(kind: type[msgspec.Struct], problem: str) -> str:
+    """Return the fields that are known where an unknown one was found."""
+    if not problem.startswith("Object contains unknown field"):
+        return ""
+    at: Any = kind
+    for step in re.findall(r"\.(\w+)|(\[)", problem.partition(" - at `$")[2]):
+        at = _inside(at, step[0])
+        if at is None:  # it was the field's name that looked like a path
+            return ""
+    return f"; known are: {', '.join(field.name for field in msgspec.structs.fields(at))}"
+
+
+def _inside(kind: Any, field: str) -> Any:
+    """Return the type of a struct's field or, without a field, of a tuple's or dict's elements."""
+    if field:
+        kind = {each.name: each.type for each in msgspec.structs.fields(kind)}.get(field)
+    else:
+        kind = next(each for each in reversed(typing.get_args(kind)) if each is not Ellipsis)
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind

@@ -1,12 +1,15 @@
-"""SQLite files with a versioned schema, which outlive the process."""
+"""SQLite files with a versioned schema, which outlive the process, and periodic reads of them."""
 
+import asyncio
+import contextlib
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kairos.core import SetupError
 
+LOOK_S = 2.0  # between two reads for metrics
 _BUSY_S = 10.0
 _AGAIN_S = 0.005
 
@@ -92,3 +95,14 @@ def _statements(schema: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+
+
+async def look_again(look: Callable[[], None]) -> None:
+    """Call `look` periodically in threads, until cancelled, so that no scrape of metrics waits.
+
+    Disk errors are ignored here; the writing process logs them.
+    """
+    while True:
+        with contextlib.suppress(sqlite3.Error):
+            await asyncio.to_thread(look)
+        await asyncio.sleep(LOOK_S)

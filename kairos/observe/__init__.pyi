@@ -3,7 +3,6 @@ from .audit_log import OnError as OnError
 from .audit_log import audit_tasks as audit_tasks
 from .audit_log import count_errors as count_errors
 from .audit_log import open_audit_log as open_audit_log
-from .disk_looks import look_again as look_again
 from .explain import explain_from_log as explain_from_log
 from .explain import explain_from_service as explain_from_service
 from .explain import read_costs as read_costs
@@ -15,8 +14,8 @@ from .fact_log import flush_tasks as flush_tasks
 from .fact_log import note_start as note_start
 from .fact_log import open_log as open_log
 from .fact_log import read_facts as read_facts
+from .fact_log import read_limits as read_limits
 from .fact_log import read_recent as read_recent
-from .instance_limits import read_limits as read_limits
 from .left_out import UNREADABLE as UNREADABLE
 from .left_out import bus_figures as bus_figures
 from .left_out import count_buried as count_buried

@@ -18,6 +18,7 @@ from kairos.core import (
     Cancelled,
     Failed,
     Finished,
+    Instance,
     InstanceJoined,
     InstanceLeft,
     InvalidFile,
@@ -26,7 +27,7 @@ from kairos.core import (
     SetupError,
     Started,
 )
-from kairos.observe.instance_limits import InstanceLimits
+from kairos.host import atomic_write
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +39,60 @@ FLUSH_S = 1.0
 
 LOST = "lost_at_restart"  # reason of failure of such a call
 
+_FILE = "instances.json"
+_MOST = 4_096  # instances; beyond, the ones reported longest ago are dropped
+
+
+class InstanceLimits:
+    """Latest report of each instance, and, once it is needed, a file of these next to the log.
+
+    It is needed when the oldest files of the log are deleted. Instances are reported when they
+    join, which may be weeks ago; `kairos usage`, which measures calls from the log, needs their
+    limits.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / _FILE
+        self._known = {each.id: each for each in read_limits(directory)}
+        self.is_needed = bool(self._known)  # whether files of the log were deleted
+        self._changed = self._failing = False
+
+    def record_limits(self, instance: Instance) -> None:
+        self._known.pop(instance.id, None)
+        self._known[instance.id] = instance
+        if len(self._known) > _MOST:
+            del self._known[next(iter(self._known))]
+        self._changed = True
+
+    def write(self) -> None:
+        """Write the file, if there is news and files of the log were deleted.
+
+        A failed write is retried the next time.
+        """
+        if not self.is_needed or not self._changed:
+            return
+        try:
+            with atomic_write(self._path, mode=0o600) as file:
+                file.write(msgspec.json.encode(list(self._known.values())))
+        except SetupError as error:
+            if not self._failing:
+                logger.warning("the limits of instances cannot be saved: %s", error)
+            self._failing = True
+        else:
+            self._changed = self._failing = False
+
+
+def read_limits(directory: Path) -> list[Instance]:
+    """Return the stored limits; empty for a complete log or a damaged file."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode((directory / _FILE).read_bytes(), type=list[Instance])
+    return []
+
 
 class FactLog:
     """Writer of records to `DIR/facts-NNNNNN.jsonl`. The oldest files are deleted for new ones.
 
-    The last known limits of instances are stored separately (`instance_limits.py`). Lines are
+    The last known limits of instances are stored separately (`InstanceLimits`). Lines are
     written in blocks: call `flush` regularly, so that a quiet log is readable, too. While the disk
     cannot be written, serving goes on: up to `_PENDING_LIMIT_BYTES` are buffered, and later records
     are lost, which is logged.

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +27,6 @@ from kairos.settings.addresses import is_loopback
 from kairos.settings.batches import BatchSettings
 from kairos.settings.engines import EngineSettings, check_engines
 from kairos.settings.flows import FlowSettings
-from kairos.settings.kafka import check_private, flat
 from kairos.settings.key_file import read_keys, with_instants
 from kairos.settings.oidc import OidcSettings, check_oidc
 from kairos.settings.retrieval import RetrievalSettings
@@ -55,13 +54,10 @@ _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64})
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _LISTS = {"engine", "key", "tenant", "quota", "service_class"}
 _OTHERS = {"identity", "tokenizer", "kafka", "oidc", "batches", "flows", "retrieval", "telemetry"}
-_LISTED = {
-    "admin_hosts",
-    "allowed_hosts",
-    "cors_origins",
-    "pools",
-}  # in the environment with commas
+# In the environment with commas.
+_LISTED = {"admin_hosts", "allowed_hosts", "cors_origins", "pools"}
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\sA-Z,*]+")
+_SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 _TABLES = _LISTS | _OTHERS
 
 
@@ -249,8 +245,8 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         given = tomllib.loads(path.read_text("utf-8"))
         if isinstance(options := given.get("kafka"), dict):
-            given["kafka"] = dict(flat(options))
-            check_private(path, given["kafka"])
+            given["kafka"] = dict(_flat(options))
+            _check_private(path, given["kafka"])
         if "key" in given:
             given["key"] = with_instants(given["key"])
         msgspec.convert(given, Settings)
@@ -259,6 +255,26 @@ def _read_file(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError, msgspec.ValidationError) as error:  # TOML's among them
         raise SetupError(f"--config {path}: {error}") from None
     return given
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield options with dotted names, which TOML parses as nested tables unless quoted."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:  # librdkafka takes text alone; what is no option, the settings' types refuse
+            text = str(value).lower() if isinstance(value, bool | int) else value
+            yield prefix + name, text
+
+
+def _check_private(path: Path, options: Mapping[str, Any]) -> None:
+    """Check that a file with secrets is private. Raises SetupError: Others can read it."""
+    for name in options:
+        if _SECRET.search(name) and not name.endswith("_env") and path.stat().st_mode & 0o077:
+            raise SetupError(
+                f"--config {path} holds '{name}' and others can read it: 'chmod 600 {path}', or "
+                f'write "{name}_env" = "VARIABLE" and put it into the environment'
+            )
 
 
 def _check(settings: Settings, environ: Mapping[str, str]) -> None:

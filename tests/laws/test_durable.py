@@ -20,7 +20,7 @@ from kairos.batches.uploads import upload
 from kairos.cli import keys
 from kairos.host import atomic_write, sqlite_file
 from kairos.observe import LearntStore
-from kairos.observe.instance_limits import InstanceLimits
+from kairos.observe.fact_log import InstanceLimits
 from kairos.settings import BatchSettings, FlowSettings
 from kairos.workflows import RunRecord
 from kairos.workflows.run.tables import new_file

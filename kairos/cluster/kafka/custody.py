@@ -17,7 +17,7 @@ and nothing else.
 
 import hashlib
 
-from kairos.cluster.kafka.offset_list import read_offsets, write_offsets
+from kairos.cluster.kafka.watermark import read_offsets, write_offsets
 from kairos.core import InvalidRequest
 
 BEGUN_LIMIT = 64  # of the messages noted before they begin; as deltas of four bytes

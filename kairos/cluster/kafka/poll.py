@@ -14,10 +14,9 @@ from typing import Any
 import confluent_kafka as kafka
 import msgspec
 
-from kairos.cluster.kafka.connectivity import Contact
+from kairos.cluster.kafka.connectivity import Contact, is_transient
 from kairos.cluster.kafka.consumer_commands import Commits, ConsumerQuestions, Terms, Where
 from kairos.cluster.kafka.items import Assigned, CaughtUp, Item, Passed, Revoked, convert_message
-from kairos.cluster.kafka.transient_errors import is_transient
 from kairos.core import KairosError, TopicMissing, Unavailable
 
 logger = logging.getLogger(__name__)

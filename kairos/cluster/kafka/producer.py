@@ -14,8 +14,7 @@ from typing import Any, Self
 import confluent_kafka as kafka
 
 from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.connectivity import Connectivity, Contact
-from kairos.cluster.kafka.transient_errors import is_transient
+from kairos.cluster.kafka.connectivity import Connectivity, Contact, is_transient
 from kairos.core import KairosError, MessageTooLarge, TopicMissing, Unavailable
 
 _POLL_S = 0.1

@@ -4,19 +4,61 @@ The offset below which all are done is committed and, as its metadata, what is d
 what one member has done no other does again, neither after a crash nor after a rebalance.
 
 The metadata lists the offsets that are *not* done, from the committed offset up to the last that
-is, then the end (`offset_list.py`). Its size grows with the messages in progress, not with how far
-others got beyond a slow message. Offsets that hold no message (transaction markers, aborted
-messages) never arrive, and count as done.
+is, then the end: deltas in LEB128 (7 bits a byte), as base64. Its size grows with the messages in
+progress, not with how far others got beyond a slow message. Offsets that hold no message
+(transaction markers, aborted messages) never arrive, and count as done.
 """
 
-from kairos.cluster.kafka.offset_list import read_offsets, write_offsets
+import base64
+import binascii
+from collections.abc import Iterable
+
 from kairos.core import InvalidRequest
 
 UNDONE_LIMIT = 700
 SPAN_LIMIT = 1 << 28  # offsets, so that a distance takes four bytes
 TEXT_LIMIT = 3_200  # characters; brokers keep 4,096, and `custody.py` has a part in it
-
 MARK = "undone:"  # begins the text
+_DISTANCE_LIMIT = 1 << 62
+
+
+def write_offsets(base: int, offsets: Iterable[int]) -> str:
+    """Encode offsets that ascend from above `base`."""
+    data = bytearray()
+    for offset in offsets:
+        rest, base = offset - base, offset
+        while rest > 0x7F:
+            data.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        data.append(rest)
+    return base64.b64encode(data).decode()
+
+
+def read_offsets(base: int, text: str, limit: int) -> list[int]:
+    """Decode what `write_offsets` wrote: at least one offset, at most `limit`.
+
+    Raises:
+        InvalidRequest: The text is malformed.
+    """
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest(f"the metadata of a committed offset is damaged: {error}") from None
+    offsets: list[int] = []
+    step, shift = 0, 0
+    for byte in data:
+        step |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            if byte == 0 or step >= _DISTANCE_LIMIT or len(offsets) >= limit:
+                break
+            base += step
+            offsets.append(base)
+            step = shift = 0
+    else:
+        if shift == 0 and offsets:
+            return offsets
+    raise InvalidRequest("the metadata of a committed offset is damaged: malformed list of offsets")
 
 
 class Watermark:

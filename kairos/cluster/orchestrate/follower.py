@@ -1,30 +1,88 @@
 """An orchestrator process: on standby until Kafka assigns it the partition of the events.
 
-It then rebuilds its state by reading from the first event of the oldest open workflow.
+It then rebuilds its state by reading from the first event of the oldest open workflow. Each
+orchestrator notifies the balancers of pools when workflows have ended.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import secrets
+from collections.abc import Coroutine, Sequence
 from contextlib import aclosing, suppress
 
+import msgspec
+
+from kairos.cluster.bus.envelope import read_envelope
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.items import Assigned, CaughtUp, Item, Passed, ReceivedMessage, Revoked
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.profiles_topic import follow, publish
 from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.local.learning import LEARN_S, learn_once
-from kairos.cluster.orchestrate.ends import Ends
 from kairos.cluster.orchestrate.following import CommittedProgress, Following, read_progress
-from kairos.core import SECOND, Orchestrator, Topic, Unavailable, WorkEstimates, WorkflowEnded
+from kairos.cluster.pool.messages import TOLD, TYPE_HEADER, Told
+from kairos.core import (
+    SECOND,
+    Bus,
+    InvalidRequest,
+    Message,
+    Orchestrator,
+    Outgoing,
+    Topic,
+    Unavailable,
+    WorkEstimates,
+    WorkflowEnded,
+)
 from kairos.host import WallClock
+from kairos.observe import count_left_out
 
 logger = logging.getLogger(__name__)
 
 GROUP = "kairos.orchestrator"
+RESULTS_GROUP = "kairos.orchestrator.results"
 SAVE_S = 5.0  # between commits
+TENANT = "default"  # of all agents on the bus
+_AT_ONCE = 100
 _LEAVE_S = 5.0
 _TO_LEARN = 5_000  # workflows that have ended, beyond which learning goes before reading
+
+
+class Ends:
+    """Ends of workflows: those whose result is on `kairos.results`, or that a client reports."""
+
+    def __init__(self, bus: Bus, pools: Sequence[str]) -> None:
+        """Take the pools that workflows may have been in: each is notified of every end."""
+        self.told = 0
+        self._bus = bus
+        self._pools = pools
+        self._id = f"orchestrator-{secrets.token_hex(8)}"
+
+    async def run(self) -> None:
+        """Read results until cancelled.
+
+        A result is handled once the workflow's end is published.
+        """
+        await self._bus.consume(Topic.RESULTS, RESULTS_GROUP, self._ended, concurrency=_AT_ONCE)
+
+    async def tell(self, event: WorkflowEnded) -> None:
+        """Publish a workflow's end; return once it is on the bus."""
+        for topic, message in self._telling(event):
+            await self._bus.publish(topic, message)
+
+    async def _ended(self, message: Message) -> Sequence[Outgoing]:
+        try:
+            envelope = read_envelope(message)
+        except InvalidRequest as error:
+            logger.warning("a message of %s is left out: %s", Topic.RESULTS, error)
+            count_left_out(Topic.RESULTS)
+            return ()
+        return self._telling(WorkflowEnded(TENANT, envelope.workflow_id))
+
+    def _telling(self, event: WorkflowEnded) -> list[Outgoing]:
+        self.told += 1
+        value, headers = msgspec.json.encode(Told(self._id, event)), {TYPE_HEADER: TOLD}
+        messages = (Message(key=pool, value=value, headers=headers) for pool in self._pools)
+        return [(Topic.REQUESTS, message) for message in messages]
 
 
 class Follower:

@@ -13,10 +13,8 @@ from kairos.cluster.kafka.cluster import cluster_of
 from kairos.cluster.kafka.kafka_bus import KafkaBus
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.topic_setup import ensure_topics
-from kairos.cluster.local.changes import of_keys
-from kairos.cluster.local.reload import Reload
-from kairos.cluster.orchestrate.ends import Ends
-from kairos.cluster.orchestrate.follower import Follower
+from kairos.cluster.local.reload import Reload, of_keys
+from kairos.cluster.orchestrate.follower import Ends, Follower
 from kairos.core import SECOND, SetupError, Topic
 from kairos.gateway import (
     Access,

@@ -19,8 +19,7 @@ from kairos.cluster.decisions.messages import Declined, LoggedDecision
 from kairos.cluster.decisions.open_calls import OpenCall, OpenCallTable
 from kairos.cluster.decisions.reports import LOST_S, Liveness, Report, Reports
 from kairos.cluster.kafka.items import ReceivedMessage
-from kairos.cluster.pool.bus_call import BusCall, read_call
-from kairos.cluster.pool.bus_calls import BusCalls
+from kairos.cluster.pool.bus_calls import BusCall, BusCalls, read_call
 from kairos.cluster.pool.decision_publisher import DecisionPublisher
 from kairos.cluster.pool.messages import (
     ALIVE,

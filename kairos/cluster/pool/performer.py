@@ -1,6 +1,6 @@
 """Performance of calls in one process, while another one decides on them.
 
-Or several others: each for its pool.
+Or several others: each for its pool. Of the balancers of a pool only the current one is obeyed.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import re
 import secrets
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Self
 
@@ -23,12 +23,14 @@ from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.items import CaughtUp, ReceivedMessage
 from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.subscription import Subscription
+from kairos.cluster.kafka.tail import NotKept, read_at
 from kairos.cluster.kafka.topic_setup import partition_of
 from kairos.cluster.pool.cells import Cells
-from kairos.cluster.pool.epoch_fence import EpochFence
 from kairos.cluster.pool.messages import (
     ALIVE,
     PERFORMER,
+    POOL_HEADER,
+    TAKEOVER_HEADER,
     TOLD,
     TOLD_BYTES,
     TOLD_CALLS,
@@ -65,7 +67,83 @@ logger = logging.getLogger(__name__)
 # in the order of calls, and towards its tenant's limit of concurrent workflows.
 _MOST_ENDS = 10_000
 
+_HELD = 10_000  # messages, while it is not known whether their epoch is one
+_AGAIN_S = 1.0
+
+_Held = tuple[ReceivedMessage, Orders]
 _encode = msgspec.json.Encoder().encode
+
+
+class EpochFence:
+    """Fence that passes on orders of the balancer that announced itself last.
+
+    An epoch is the offset of an announcement in `kairos.events`. A new one is looked up there
+    first: a forged high number would otherwise lock out all later balancers. Orders of the current
+    epoch pass at once; orders of a new one wait, in sequence, until it has been found.
+    """
+
+    def __init__(
+        self, cluster: KafkaCluster, pool: str, obey: Callable[[ReceivedMessage, Orders], None]
+    ) -> None:
+        self._cluster = cluster
+        self._pool = pool
+        self._obey = obey
+        self._epoch = -1  # the newest that was found; -1: none
+        self._not_kept = -1  # an epoch whose announcement is too old: the topic has deleted it
+        self._held: dict[int, deque[_Held]] = {}  # by epoch
+        self._messages = 0  # that are held
+        self._is_asked = asyncio.Event()
+
+    def take(self, epoch: int, message: ReceivedMessage, orders: Orders) -> None:
+        """Pass orders on now, hold them, or drop them."""
+        if epoch == self._epoch or (self._epoch < 0 and epoch == self._not_kept):
+            self._obey(message, orders)
+        elif epoch > self._epoch:
+            if self._messages >= _HELD:
+                leave_out(message, "too many orders wait for their epoch to be found")
+                return
+            self._held.setdefault(epoch, deque()).append((message, orders))
+            self._messages += 1
+            self._is_asked.set()
+        # else it is from a superseded balancer that does not know it yet
+
+    async def run(self) -> None:
+        """Look up new epochs, until cancelled."""
+        while True:
+            while self._held:
+                await self._look_up(next(iter(self._held)))
+            self._is_asked.clear()
+            await self._is_asked.wait()
+
+    async def _look_up(self, epoch: int) -> None:
+        counts = epoch > self._epoch and await self._is_announced(epoch)
+        held = self._held.pop(epoch)
+        self._messages -= len(held)
+        for message, orders in held:
+            if counts:
+                self._obey(message, orders)
+            elif epoch > self._epoch:
+                leave_out(message, f"no balancer announced itself at {epoch}")
+
+    async def _is_announced(self, epoch: int) -> bool:
+        while True:
+            try:
+                found = await read_at(self._cluster, Topic.EVENTS, epoch)
+            except NotKept:
+                if self._epoch >= 0:
+                    return False  # any newer announcement would still be on the topic
+                self._not_kept = epoch
+                return True
+            except Unavailable as error:
+                logger.warning("%s", error)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if found is None or TAKEOVER_HEADER not in found.headers:
+                return False
+            if found.headers.get(POOL_HEADER) != self._pool:
+                return False
+            self._epoch = epoch
+            return True
 
 
 class Performer:

@@ -15,7 +15,7 @@ import uvloop
 
 from kairos.cluster.workers.deciding import deciding
 from kairos.cluster.workers.link import FrameLink
-from kairos.cluster.workers.setup import READY, Changed, Setup
+from kairos.cluster.workers.messages import READY, Changed, Setup
 from kairos.cluster.workers.working import Change, working
 from kairos.core import KairosError
 from kairos.host import allow_many_connections, collect_less_often, switch_threads_often

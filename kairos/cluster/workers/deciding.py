@@ -11,12 +11,11 @@ import msgspec
 
 from kairos.batches import batch_figures
 from kairos.cluster.local.brain import entitlements_of, new_balancer
-from kairos.cluster.local.changes import policy_changes
 from kairos.cluster.local.local_control import LocalControl
+from kairos.cluster.local.reload import policy_changes
 from kairos.cluster.workers.decider import Decider
 from kairos.cluster.workers.journal import Journal
-from kairos.cluster.workers.messages import Engines
-from kairos.cluster.workers.setup import Setup
+from kairos.cluster.workers.messages import Engines, Setup
 from kairos.cluster.workers.working import Change
 from kairos.core import (
     SECOND,

@@ -5,15 +5,40 @@ them. After a disconnect the worker sends `Hello` again, the unacknowledged fact
 
 Both ends are the same program, and the socket is in a directory that only its user can enter: so
 messages are decoded by type, but their numbers are not validated, unlike those on Kafka.
+
+`Setup`, `Changed` and `READY` are between the supervisor and its children.
 """
+
+from pathlib import Path
 
 import msgspec
 
 from kairos.cluster.decisions.messages import Declined
 from kairos.core import Dispatch, Event, InstanceJoined, InstanceLeft, InstanceStatus, Refuse
-from kairos.settings import EngineSettings
+from kairos.settings import EngineSettings, Settings
 
+FACTS, ASKED = "facts.sock", "asked.sock"
+READY = b"ready"  # sent by a child once it serves
 AT_ONCE = 1_000  # facts or orders of one frame
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """First message to a child. File descriptors are inherited."""
+
+    name: str
+    settings: Settings
+    directory: str  # private, for files and sockets
+    sockets: dict[str, int]  # to listen on, by what for
+    journal: tuple[int, int] | None = None  # None: it is a worker, not the decider
+
+    def path(self, name: str) -> Path:
+        return Path(self.directory, name)
+
+
+class Changed(msgspec.Struct, frozen=True, tag=True):
+    """Changed settings, after a reload."""
+
+    settings: Settings
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):

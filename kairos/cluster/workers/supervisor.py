@@ -22,7 +22,7 @@ from kairos.cluster.local.reload import Reload
 from kairos.cluster.workers import child, journal
 from kairos.cluster.workers.forked import ForkedProcess, fork
 from kairos.cluster.workers.link import FrameLink
-from kairos.cluster.workers.setup import ASKED, FACTS, READY, Changed, Setup
+from kairos.cluster.workers.messages import ASKED, FACTS, READY, Changed, Setup
 from kairos.core import SetupError
 from kairos.gateway import GRACE_S, TLS_SETTINGS, listening_socket, url_of
 from kairos.observe import AuditLog, open_audit_log

@@ -9,8 +9,8 @@ from functools import partial
 
 from kairos.batches import serving_batches
 from kairos.cluster.workers.fact_sink import RemoteFactSink
+from kairos.cluster.workers.messages import ASKED, FACTS, Setup
 from kairos.cluster.workers.relay import Relay
-from kairos.cluster.workers.setup import ASKED, FACTS, Setup
 from kairos.gateway import (
     Access,
     Gateway,

@@ -24,8 +24,14 @@ from kairos.core import (
     KairosError,
     Request,
 )
-from kairos.observe.tracing.span import Kind, SpanEvent, TraceSpan
-from kairos.observe.tracing.trace_context import TRACE_PARENT_HEADER, TraceContext, traceparent
+from kairos.observe.tracing.trace_context import (
+    TRACE_PARENT_HEADER,
+    Kind,
+    SpanEvent,
+    TraceContext,
+    TraceSpan,
+    traceparent,
+)
 
 _OPERATIONS = {
     "/v1/chat/completions": "chat",

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from kairos import __version__
 from kairos.core import SetupError
-from kairos.observe.tracing.span import TraceSpan
+from kairos.observe.tracing.trace_context import TraceSpan
 from kairos.settings import TelemetrySettings
 
 logger = logging.getLogger(__name__)

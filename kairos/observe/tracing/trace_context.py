@@ -1,4 +1,4 @@
-"""Trace and sampling decision of a call: W3C trace context, level 2.
+"""Spans, and trace and sampling decision of a call: W3C trace context, level 2.
 
 A call whose client sends a context continues the client's trace, and is recorded if the context
 says so (parent-based sampling). All other calls of a workflow are one trace, whose id is derived
@@ -11,6 +11,7 @@ same traces.
 import re
 from collections.abc import Mapping
 from hashlib import sha256
+from typing import Literal
 
 import msgspec
 
@@ -25,6 +26,34 @@ _SAMPLED = 1
 _CONTEXT = re.compile(
     rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
 )
+
+Kind = Literal["internal", "server", "client"]
+Attributes = Mapping[str, str | int | float | bool]
+
+
+class SpanEvent(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    at: int  # µs since the epoch
+    attributes: Attributes = {}
+
+
+class TraceSpan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Span of a trace, without text of prompts or answers.
+
+    Ids are hexadecimal, times µs since the epoch.
+    """
+
+    name: str
+    kind: Kind
+    trace_id: str
+    span_id: str
+    parent_id: str | None  # None: root span
+    state: str = ""  # tracestate
+    began_at: int
+    ended_at: int
+    attributes: Attributes = {}
+    events: tuple[SpanEvent, ...] = ()
+    error: str | None = None  # the code of the error with which it ended
 
 
 class TraceContext(msgspec.Struct, frozen=True, gc=False):

@@ -92,7 +92,7 @@ def invocation_figures(
     if settings is None:
         yield []
         return
-    from kairos.observe import look_again
+    from kairos.host import look_again
     from kairos.workflows.serve.flow_store import FlowStore
 
     with contextlib.closing(FlowStore(settings)) as store:

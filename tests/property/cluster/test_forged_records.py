@@ -29,7 +29,7 @@ from kairos.cluster import (
     read_told,
     write_message,
 )
-from kairos.cluster.orchestrate.ends import Ends
+from kairos.cluster.orchestrate.follower import Ends
 from kairos.cluster.orchestrate.following import Following
 from kairos.cluster.pool.messages import CAUSE, EPOCH, PERFORMER
 from kairos.core import (

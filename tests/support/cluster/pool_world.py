@@ -18,8 +18,8 @@ from kairos.cluster import CALL, TAKEOVER_HEADER, TOLD, TYPE_HEADER, ReceivedMes
 from kairos.cluster.kafka.cluster import MESSAGE_BYTES
 from kairos.cluster.kafka.items import Assigned, CaughtUp, Revoked
 from kairos.cluster.kafka.producer import message_bytes
-from kairos.cluster.pool import epoch_fence as fence_module
 from kairos.cluster.pool import member as member_module
+from kairos.cluster.pool import performer as fence_module
 from kairos.cluster.pool import performer as performer_module
 from kairos.cluster.pool.bus_calls import BusCalls
 from kairos.cluster.pool.cells import Cells

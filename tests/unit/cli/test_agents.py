@@ -167,8 +167,8 @@ class TestTasks:
         )
 
 
-@pytest.mark.parametrize("run", [running.run, agents._until_told])
-def test_of_what_several_tasks_met_the_first_is_said(run):
+@pytest.mark.parametrize("until", [lambda main: main, agents._until_told])
+def test_of_what_several_tasks_met_the_first_is_said(until):
     async def fail():
         raise SetupError("the topic is gone")
 
@@ -178,4 +178,4 @@ def test_of_what_several_tasks_met_the_first_is_said(run):
             inner.create_task(fail())
 
     with pytest.raises(SetupError, match="the topic is gone"):
-        run(wanted())
+        running.run(until(wanted()))

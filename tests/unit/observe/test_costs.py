@@ -4,7 +4,7 @@ import msgspec
 
 from kairos.core import Arrived, Finished, InstanceJoined, InstanceStatus, Runtime
 from kairos.observe import explain_from_log, read_costs
-from kairos.observe.costs import costs_of
+from kairos.observe.explain import costs_of
 from tests.support.simulate import build
 from tests.support.simulate.model import VirtualClock
 from tests.unit.observe.test_explain import log, shown  # noqa: F401  (a fixture)

@@ -5,8 +5,8 @@ import stat
 import pytest
 
 from kairos.core import FirstToken, InstanceJoined, Record
-from kairos.observe import FactLog, instance_limits, read_limits
-from kairos.observe.instance_limits import InstanceLimits
+from kairos.observe import FactLog, fact_log, read_limits
+from kairos.observe.fact_log import InstanceLimits
 from tests.support.simulate import build
 
 FILE = "instances.json"
@@ -54,7 +54,7 @@ def test_a_restart_that_drops_the_file_keeps_what_joins_after_it(tmp_path):
 
 
 def test_of_too_many_instances_those_told_of_last_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(instance_limits, "_MOST", 2)
+    monkeypatch.setattr(fact_log, "_MOST", 2)
     write(tmp_path, joins("a"), joins("b"), joins("a"), joins("c"), *OTHERS)
     assert [each.id for each in read_limits(tmp_path)] == ["a", "c"]
 

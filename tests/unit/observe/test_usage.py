@@ -35,8 +35,7 @@ from kairos.core import (
 from kairos.core.dispatcher.speed import Speed, StepPace
 from kairos.observe import FactLog, read_prices, report_usage, write_csv
 from kairos.observe import usage as module
-from kairos.observe.metering import UsageMeter
-from kairos.observe.usage import MAX_ROWS, ModelPrices, Prices, usage_table
+from kairos.observe.usage import MAX_ROWS, ModelPrices, Prices, UsageMeter, usage_table
 from tests.support.cli.command import invoke
 from tests.support.simulate import build
 from tests.unit.observe.test_explain import log  # noqa: F401  (a fixture)

@@ -1,7 +1,6 @@
 """The figures of an orchestrator in /metrics."""
 
-from kairos.cluster.orchestrate.ends import Ends
-from kairos.cluster.orchestrate.follower import Follower
+from kairos.cluster.orchestrate.follower import Ends, Follower
 from kairos.cluster.orchestrate.service import OrchestratorMetrics
 from kairos.core import WorkflowEnded
 from tests.support.exposed import exposed

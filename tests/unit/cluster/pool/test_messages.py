@@ -5,7 +5,7 @@ import pytest
 
 from kairos.cluster import Alive, ReceivedMessage, Told, check_event, read_call, read_told
 from kairos.cluster.decisions.messages import Declined
-from kairos.cluster.pool.bus_call import TENANT
+from kairos.cluster.pool.bus_calls import TENANT
 from kairos.cluster.pool.messages import Orders, check_request, read_call_headers
 from kairos.core import (
     NAME_PATTERN,

@@ -7,7 +7,7 @@ from kairos.cluster import POOL_HEADER as IN_POOL
 from kairos.cluster import TAKEOVER_HEADER, ReceivedMessage
 from kairos.cluster.decisions.messages import Declined
 from kairos.cluster.kafka.tail import NotKept
-from kairos.cluster.pool import epoch_fence as fence_module
+from kairos.cluster.pool import performer as fence_module
 from kairos.cluster.pool import performer as performer_module
 from kairos.cluster.pool.messages import EPOCH, PERFORMER, TOLD_BYTES, TOLD_CALLS, Orders
 from kairos.core import (

@@ -1,5 +1,5 @@
 from kairos.cluster.workers.child import _told
-from kairos.cluster.workers.setup import Changed
+from kairos.cluster.workers.messages import Changed
 from kairos.cluster.workers.supervisor import _encode
 from kairos.settings import Settings, read_keys
 

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from kairos.observe.tracing import otlp_exporter
 from kairos.observe.tracing.otlp_exporter import CountedExporter, OtlpExporter
-from kairos.observe.tracing.span import TraceSpan
+from kairos.observe.tracing.trace_context import TraceSpan
 from kairos.settings import TelemetrySettings
 
 SPAN = TraceSpan(

@@ -1,9 +1,9 @@
 """The span of a whole workflow."""
 
 from kairos.core import SECOND, Arrived, Failed, Finished, Record, WorkflowEnded
-from kairos.observe.tracing import workflow_spans
+from kairos.observe.tracing import tracing
 from kairos.observe.tracing.trace_context import root_span_id, workflow_trace_id
-from kairos.observe.tracing.workflow_spans import WorkflowSpans
+from kairos.observe.tracing.tracing import WorkflowSpans
 from tests.support.simulate import build
 
 IDLE_US = 60 * SECOND
@@ -71,7 +71,7 @@ def test_one_that_is_cancelled_says_so():
 
 
 def test_as_many_are_kept_as_are_allowed(monkeypatch):
-    monkeypatch.setattr(workflow_spans, "MAX_WORKFLOWS", 3)
+    monkeypatch.setattr(tracing, "MAX_WORKFLOWS", 3)
     course = Course()
     for number in range(5):
         course.call(f"c{number}", f"w{number}", 10 + number)
