@@ -105,7 +105,7 @@ async def test_where_no_kairos_answers_it_says_so(engine, unused_port, tmp_path)
     for url, said_of_it in (
         (f"http://127.0.0.1:{unused_port}", "refused"),
         ("nonsense", "is not a URL like"),
-        (engine.url, "was not answered in JSON"),
+        (engine.url, "is not a Kairos"),
     ):
         _, errors, status = await run("explain", "w-1", "--url", url)
         assert status == 1
