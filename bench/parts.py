@@ -68,7 +68,6 @@ MODULES = {
     "prometheus_client": OBSERVERS,
     "aiohttp": UPSTREAM,
     "kairos.proxy.engine": UPSTREAM,
-    "kairos.proxy.calls_in_flight": UPSTREAM,
     "kairos.proxy.engine_client": UPSTREAM,
     "kairos.proxy.connections": UPSTREAM,
     "kairos.proxy.engine_answer": UPSTREAM,

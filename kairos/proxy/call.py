@@ -15,15 +15,16 @@ from kairos.core import (
     Finished,
     KairosError,
     NoInstance,
+    PrefillFailed,
     Progressed,
     Request,
+    UpstreamUnreachable,
     WorkflowEnded,
 )
-from kairos.proxy import wait_comments
 from kairos.proxy.asked import Asked
 from kairos.proxy.engine import HttpEngine
 from kairos.proxy.engine_answer import EngineAnswer, Stalled, failure_of
-from kairos.proxy.prefill_hop import PrefillHop, PrefillProblem
+from kairos.proxy.prefill_hop import PrefillHop, hop_of
 from kairos.proxy.response_forwarder import (
     EngineError,
     InstanceError,
@@ -35,8 +36,25 @@ from kairos.proxy.response_forwarder import (
     forwarder,
     trouble,
 )
-from kairos.proxy.wait_comments import WaitComments
 from kairos.request import ROUTES, Body, ClientResponse
+
+KEEP_ALIVE_S = 5.0  # between comments in a stream that waits for its turn, or is silent
+
+
+class WaitComments:
+    """A periodic comment in a stream that waits, which shows that the connection is alive."""
+
+    def __init__(self, response: ClientResponse) -> None:
+        self._response, self._loop = response, asyncio.get_running_loop()
+        self._timer = self._loop.call_later(KEEP_ALIVE_S, self._comment)
+
+    def cancel(self) -> None:
+        """End the comments."""
+        self._timer.cancel()
+
+    def _comment(self) -> None:
+        self._response.keep_alive()
+        self._timer = self._loop.call_later(KEEP_ALIVE_S, self._comment)
 
 
 class Call:
@@ -74,17 +92,10 @@ class Call:
         `ends_workflow`: the call is its workflow's only one. `tries_again`: it may be retried on
         other instances, as the balancer allows. `patience_s`: its client's timeout.
         """
-        self.request = request
-        self._asked = asked
-        self.body = body
-        self.response = response
-        self._sink = sink
-        self._engine = engine
-        self._owner = owner
-        self._on_trouble = on_trouble
-        self._ends_workflow = ends_workflow
-        self._tries_again, self._patience_s = tries_again, patience_s
-        self._reads_stream = asked.rules.reads_stream
+        self.request, self._asked, self.body, self.response = request, asked, body, response
+        self.sink, self.engine, self.owner, self._on_trouble = sink, engine, owner, on_trouble
+        self._ends_workflow, self.tries_again = ends_workflow, tries_again
+        self._patience_s, self.reads_stream = patience_s, asked.rules.reads_stream
         self._is_known_route = asked.method == "POST" and asked.path in ROUTES
         self.answer: EngineAnswer | None = None  # that is awaited
         self._forwarder: ResponseForwarder | None = None
@@ -107,17 +118,17 @@ class Call:
         """
         remaining_s = None
         if deadline is not None:
-            remaining_s = (deadline - self._sink.now()) / SECOND
+            remaining_s = (deadline - self.sink.now()) / SECOND
             if remaining_s <= 0:
                 raise DeadlinePassed
         request_id = self.request.id
-        self._engine.calls.expect(request_id, self)
+        self.engine.calls.expect(request_id, self)
         try:
             self._tell(Arrived(self.request))
         except BaseException:
             self._is_over = True
             self._drop_answer()
-            self._engine.calls.forget(request_id)
+            self.engine.calls.forget(request_id)
             raise
         self.response.client.answering = self
         if remaining_s is not None:
@@ -126,6 +137,12 @@ class Call:
             self._comment_later()
         if self.response.client.has_left:
             self.client_left()
+
+    @property
+    def where(self) -> str:
+        """The instance where it is the call's turn."""
+        assert self.instance_id is not None
+        return self.instance_id
 
     # Its turn
 
@@ -160,35 +177,32 @@ class Call:
 
     def _comment_later(self) -> None:
         """Send comments to a client that reads a stream while the call waits."""
-        if self._reads_stream and self.body.stream:
+        if self.reads_stream and self.body.stream:
             self._comments = WaitComments(self.response)
 
     def _send(self, dispatch: Dispatch, content: bytes | None) -> None:
         """Send the request. Raises InstanceNotKnown: This process does not know the instance."""
-        client, asked, body = self._engine.client, self._asked, self.body
+        client, asked, body = self.engine.client, self._asked, self.body
         self._hop = None
         if content is None and dispatch.prefill_id is not None:
-            self._hop = PrefillHop.of(dispatch, asked, body.content, client, self._decode)
+            self._hop = hop_of(dispatch, asked, body.content, client, self._decode)
         if self._hop is not None:
             self.answer = self._hop.send(asked, client)
         else:
             if content is None:
                 content = body.content
             self.answer = client.send_call(
-                dispatch,
-                asked,
-                content,
-                self,
+                *(dispatch, asked, content, self),
                 streams=body.stream,
                 patience_s=self._patience_s,
             )
         self.answer.caller = self.response.caller
 
-    def _decode(self, turn: Dispatch, content: bytes, problem: PrefillProblem | None) -> None:
+    def _decode(self, turn: Dispatch, content: bytes, trouble: UpstreamUnreachable | None) -> None:
         """Continue on the decode instance: the prompt was computed, or could not be."""
-        if problem is not None:
-            self._on_trouble(problem.trouble)
-            self._tell(problem.fact)
+        if trouble is not None:
+            self._on_trouble(trouble)
+            self._tell(PrefillFailed(turn.request_id))
         self.go(turn, content)
 
     # Its answer
@@ -196,20 +210,8 @@ class Call:
     def begun(self, answer: EngineAnswer) -> None:
         """See `AnswerTaker`."""
         answer.progressed()
-        assert self.instance_id is not None
         try:
-            self._forwarder = forwarder(
-                self.instance_id,
-                answer,
-                self.response,
-                self.body,
-                self._sink.feed,
-                self._owner,
-                self._engine.calls.streams,
-                self._engine.client.passed_headers,
-                reads_stream=self._reads_stream,
-                tries_again=self._tries_again,
-            )
+            self._forwarder = forwarder(self, answer)
         except Exception as error:  # noqa: BLE001 - its owner tells
             self._fail(error)
 
@@ -225,7 +227,7 @@ class Call:
     def ended(self) -> None:
         """See `AnswerTaker`. The rest is the longest step, so it takes its turn."""
         self.answer = None
-        self._engine.pace.begin_step(self.response.caller, self._finish)
+        self.engine.pace.begin_step(self.response.caller, self._finish)
 
     def _finish(self) -> None:
         if self._is_over or self._forwarder is None:
@@ -243,23 +245,22 @@ class Call:
         if not isinstance(error, OSError):
             self._fail(error)
             return
-        assert self.instance_id is not None
         was_dropped = answer is not None and answer.was_dropped
         begun = self.response.started
-        self._fail(failure_of(error, self.instance_id, begun=begun, was_dropped=was_dropped))
+        self._fail(failure_of(error, self.where, begun=begun, was_dropped=was_dropped))
 
     def stalled(self) -> None:
         """Fail: the instance has lost the call."""
         if self._hop is not None:
             self._hop.stalled()
-        elif self.instance_id is not None and (self._tries_again or self.response.started):
+        elif self.instance_id is not None and (self.tries_again or self.response.started):
             self._fail(Stalled(self.instance_id))
 
     def keep_alive(self, silent_s: float) -> None:
         """Send a comment to a client that reads a stream, after a long silence."""
-        if silent_s >= wait_comments.KEEP_ALIVE_S and self._reads_stream and self.body.stream:
+        if silent_s >= KEEP_ALIVE_S and self.reads_stream and self.body.stream:
             now = self._loop.time()
-            if now >= self._kept_alive_at + wait_comments.KEEP_ALIVE_S:
+            if now >= self._kept_alive_at + KEEP_ALIVE_S:
                 self._kept_alive_at = now
                 self.response.keep_alive()
 
@@ -275,7 +276,7 @@ class Call:
         if self._is_over:
             return
         self._drop_answer()
-        is_elsewhere_better = self._tries_again and not self.response.started
+        is_elsewhere_better = self.tries_again and not self.response.started
         if is_elsewhere_better and isinstance(error, InstanceError):
             try:
                 self._pass_on(error)
@@ -287,15 +288,13 @@ class Call:
     def _pass_on(self, error: InstanceError) -> None:
         """Return the call to the queue, to wait for another instance."""
         request_id = self.request.id
-        assert self.instance_id is not None
-        self._on_trouble(trouble(error, self.instance_id))
+        self._on_trouble(trouble(error, self.where))
         self._failure, self.instance_id = error, None
-        self._engine.calls.forget(request_id)
-        self._engine.calls.expect(request_id, self)
+        self.engine.calls.forget(request_id)
+        self.engine.calls.expect(request_id, self)
         self._tell(
             Bounced(
-                request_id,
-                error.code,
+                *(request_id, error.code),
                 by_instance=error.by_instance,
                 about_itself=error.about_itself,
                 dropped=error.dropped,
@@ -344,21 +343,21 @@ class Call:
                 timer.cancel()
         request = self.request
         self.response.client.answering = None
-        self._engine.calls.forget(request.id)
+        self.engine.calls.forget(request.id)
         try:
             self._tell(outcome)
             if self._ends_workflow:
-                self._sink.feed(WorkflowEnded(request.tenant, request.workflow_id))
+                self.sink.feed(WorkflowEnded(request.tenant, request.workflow_id))
         finally:
-            self._owner.ended(error)
+            self.owner.ended(error)
 
     def _tell_progress(self) -> None:
         """Report the progress of a stream that is cut off, so that quotas count its tokens."""
-        stream = self._engine.calls.streams.get(self.request.id)
+        stream = self.engine.calls.streams.get(self.request.id)
         if stream is not None and (tokens := stream.completion_tokens):
-            self._sink.feed(Progressed({self.request.id: tokens}))
+            self.sink.feed(Progressed({self.request.id: tokens}))
 
     def _tell(self, event: Event) -> None:
-        bodies, content = self._engine.failed_bodies, self.body.content
+        bodies, content = self.engine.failed_bodies, self.body.content
         tenant = self.request.tenant
-        self._sink.feed(bodies.with_hash(event, tenant, content, self._sink.now))
+        self.sink.feed(bodies.with_hash(event, tenant, content, self.sink.now))

@@ -9,10 +9,9 @@ from yarl import URL
 from kairos.core import Dispatch, UpstreamFailed
 from kairos.host import LoopPace
 from kairos.proxy.asked import Asked, header_lines, request_head
-from kairos.proxy.connections import Connections
+from kairos.proxy.connections import Connections, EngineContexts, TlsFilesOfNoUse
 from kairos.proxy.engine_answer import AnswerTaker, EngineAnswer, Limit
 from kairos.proxy.engine_link import Origin
-from kairos.proxy.engine_tls import EngineContexts, TlsFilesOfNoUse
 from kairos.proxy.passed_headers import PassedHeaders
 from kairos.settings import ANSWER_S, LONGEST_ANSWER_S, STALL_S, TlsFiles
 

@@ -9,11 +9,10 @@ import ssl
 from typing import Self
 
 from kairos.proxy.asked import header_lines
-from kairos.proxy.connections import Connections
+from kairos.proxy.connections import Connections, EngineContexts
 from kairos.proxy.engine_answer import EngineAnswer, Limit
 from kairos.proxy.engine_client import Upstream
 from kairos.proxy.engine_link import Origin
-from kairos.proxy.engine_tls import EngineContexts
 from kairos.settings import MAX_ENGINES
 
 MAX_FETCHED_BYTES = 4 << 20  # of an answer; the rest is left out

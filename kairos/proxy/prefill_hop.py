@@ -9,11 +9,10 @@ If anything fails here, the decode instance computes the prompt itself: the call
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Self
 
 import msgspec
 
-from kairos.core import Dispatch, PrefillFailed, UpstreamUnreachable
+from kairos.core import Dispatch, UpstreamUnreachable
 from kairos.proxy.asked import Asked
 from kairos.proxy.engine_answer import EngineAnswer, EngineRefused, NothingCame
 from kairos.proxy.engine_client import EngineClient
@@ -63,14 +62,7 @@ def decode_body(content: bytes, params: dict[str, msgspec.Raw]) -> bytes:
     return msgspec.json.encode(fields)
 
 
-class PrefillProblem(NamedTuple):
-    """A failure of the prefill instance: the trouble to report, and the fact to feed."""
-
-    trouble: UpstreamUnreachable
-    fact: PrefillFailed
-
-
-OnPrefilled = Callable[[Dispatch, bytes, PrefillProblem | None], None]
+OnPrefilled = Callable[[Dispatch, bytes, UpstreamUnreachable | None], None]
 
 
 class PrefillHop:
@@ -79,33 +71,13 @@ class PrefillHop:
     def __init__(self, instance_id: str, dispatch: Dispatch, content: bytes, then: OnPrefilled):
         """Create it. `content` is the client's request.
 
-        `then` is called once with the body to continue with: the content, or the content with the
-        cache's place.
+        `then` is called once with the body to continue with, which may have the cache's place, and
+        the trouble to report.
         """
         self._id, self._dispatch, self._content, self._then = instance_id, dispatch, content, then
         self._awaited: EngineAnswer | None = None
         self._status = 0
         self._answer = bytearray()
-
-    @classmethod
-    def of(
-        cls,
-        dispatch: Dispatch,
-        asked: Asked,
-        content: bytes,
-        client: EngineClient,
-        then: OnPrefilled,
-    ) -> Self | None:
-        """Return a hop, or None if the decode instance must compute the whole call.
-
-        That is so on routes that engines do not split, and if this process does not know the
-        prefill instance.
-        """
-        instance_id = dispatch.prefill_id
-        if instance_id not in client.upstreams or asked.path not in PAIRED_ROUTES:
-            return None
-        assert instance_id is not None
-        return cls(instance_id, dispatch, content, then)
 
     def send(self, asked: Asked, client: EngineClient) -> EngineAnswer:
         """Send the request with a stream's time limit: a prompt takes no longer than that."""
@@ -126,14 +98,13 @@ class PrefillHop:
 
     def ended(self) -> None:
         """See `AnswerTaker`."""
-        problem = None
+        trouble = None
         try:
             params = self._params()
         except ValueError:  # msgspec's errors among them
-            params = None
-            problem = self._problem("no kv_transfer_params")
+            params, trouble = None, UpstreamUnreachable(self._id, "no kv_transfer_params")
         content = self._content if params is None else decode_body(self._content, params)
-        self._then(self._dispatch, content, problem)
+        self._then(self._dispatch, content, trouble)
 
     def _params(self) -> dict[str, msgspec.Raw] | None:
         """Return the parameters; None if the call was refused, as the decode instance may do, too.
@@ -153,15 +124,26 @@ class PrefillHop:
     def broke(self, error: Exception) -> None:
         """See `AnswerTaker`."""
         refused = isinstance(error, EngineRefused)
-        problem = self._problem(type(error).__name__, refused=refused)
-        self._then(self._dispatch, self._content, problem)
-
-    def _problem(self, cause: str, *, refused: bool = False) -> PrefillProblem:
-        unreachable = UpstreamUnreachable(self._id, cause, refused=refused)
-        return PrefillProblem(unreachable, PrefillFailed(self._dispatch.request_id))
+        trouble = UpstreamUnreachable(self._id, type(error).__name__, refused=refused)
+        self._then(self._dispatch, self._content, trouble)
 
     def stalled(self) -> None:
         """Fail the hop: the prefill instance has lost the call."""
         if self._awaited is not None:
             self._awaited.close()
         self.broke(NothingCame())
+
+
+def hop_of(
+    dispatch: Dispatch, asked: Asked, content: bytes, client: EngineClient, then: OnPrefilled
+) -> PrefillHop | None:
+    """Return a hop, or None if the decode instance must compute the whole call.
+
+    That is so on routes that engines do not split, and if this process does not know the prefill
+    instance.
+    """
+    instance_id = dispatch.prefill_id
+    if instance_id not in client.upstreams or asked.path not in PAIRED_ROUTES:
+        return None
+    assert instance_id is not None
+    return PrefillHop(instance_id, dispatch, content, then)

@@ -6,7 +6,7 @@ arrives, an engine's error held back while another instance may answer better.
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kairos.core import (
     Event,
@@ -18,9 +18,11 @@ from kairos.core import (
     UpstreamUnreachable,
 )
 from kairos.proxy.engine_answer import EngineAnswer
-from kairos.proxy.passed_headers import PassedHeaders
 from kairos.proxy.sse import SseReader, Usage, begin_well, usage_of
-from kairos.request import MAX_ANSWER_BYTES, Body, ClientResponse
+from kairos.request import MAX_ANSWER_BYTES, ClientResponse
+
+if TYPE_CHECKING:
+    from kairos.proxy.call import Call
 
 InstanceError = UpstreamFailed | UpstreamUnreachable  # it is the instance's fault
 OnTrouble = Callable[[UpstreamUnreachable], None]
@@ -145,27 +147,13 @@ class ResponseForwarder:
         UpstreamFailed: The answer is malformed, or cut off.
     """
 
-    def __init__(
-        self,
-        instance_id: str,
-        answer: EngineAnswer,
-        response: ClientResponse,
-        body: Body,
-        feed: Callable[[Event], None],
-        owner: Owner,
-        passed: PassedHeaders,
-    ) -> None:
+    settled: Event | None = None
+    """Outcome of the call once its stream has ended: a client may leave then, before the engine
+    closes it."""
+
+    def __init__(self, call: "Call", answer: EngineAnswer) -> None:
         """Create it. The status and headers of `answer` have arrived."""
-        self._instance_id = instance_id
-        self._answer = answer
-        self._response = response
-        self._request_id = response.request_id
-        self._body = body
-        self._feed = feed
-        self._owner, self._passed = owner, passed
-        self.settled: Event | None = None
-        """Outcome of the call once its stream has ended: a client may leave then, before the
-        engine closes it."""
+        self._call, self._answer, self._response = call, answer, call.response
 
     def came(self, data: bytes) -> None:
         """Forward a part of the body."""
@@ -176,22 +164,35 @@ class ResponseForwarder:
         raise NotImplementedError
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
-        return self._passed.to_client(self._answer.headers)
+        return self._call.engine.client.passed_headers.to_client(self._answer.headers)
+
+    def _start(self) -> None:
+        """Start the client's answer, unless it has begun."""
+        if not self._response.started:
+            self._response.start(self._answer.status, self._headers())
+
+    def _start_stream(self) -> None:
+        self._start()
+        self._call.sink.feed(FirstToken(self._response.request_id))
 
     def _write(self, data: bytes) -> None:
         if not self._response.write(data, more=True):
             self._answer.pause()
 
+    def _error_of_engine(self, said: bytes) -> EngineError:
+        instance_id, said = self._call.where, said[:ERROR_BYTES]
+        return EngineError(instance_id, self._answer.status, self._headers(), said)
+
     def _outcome(self, usage: Usage | None) -> Event:
-        status = self._answer.status
+        status, request_id = self._answer.status, self._response.request_id
         if status >= 400:
-            reason, by_instance = f"engine answered {status}", status in INSTANCE_FAILED
-            return Failed(self._request_id, reason, by_instance=by_instance)
+            by_instance = status in INSTANCE_FAILED
+            return Failed(request_id, f"engine answered {status}", by_instance=by_instance)
         if usage is None:
-            return Finished(self._request_id)
+            return Finished(request_id)
         if usage.prompt is not None:
-            self._owner.counted(usage.prompt)
-        return Finished(self._request_id, usage.prompt, usage.completion, usage.cached)
+            self._call.owner.counted(usage.prompt)
+        return Finished(request_id, usage.prompt, usage.completion, usage.cached)
 
 
 class PassedAnswer(ResponseForwarder):
@@ -199,13 +200,11 @@ class PassedAnswer(ResponseForwarder):
 
     def came(self, data: bytes) -> None:
         self._answer.progressed()
-        if not self._response.started:
-            self._response.start(self._answer.status, self._headers())
+        self._start()
         self._write(data)
 
     def ended(self) -> Event:
-        if not self._response.started:
-            self._response.start(self._answer.status, self._headers())
+        self._start()
         self._response.write(b"", more=False)
         return self._outcome(None)
 
@@ -230,22 +229,21 @@ class JsonAnswer(ResponseForwarder):
             self._parts = bytearray(self._parts)
         self._parts += data
         if len(self._parts) > _USAGE_LIMIT_BYTES:
-            self._response.start(self._answer.status, self._headers())
+            self._start()
             self._write(bytes(self._parts))
 
     def ended(self) -> Event:
-        status = self._answer.status
+        status, owner = self._answer.status, self._call.owner
         if self._response.started:
             self._response.write(b"", more=False)
             return self._outcome(None)
         answer = bytes(self._parts)
         if status == 200 and not _is_json(answer):
-            raise UpstreamFailed(f"the answer of instance {self._instance_id} is not JSON")
-        headers = self._headers()
-        headers.append((b"content-length", b"%d" % len(answer)))
-        self._response.start(status, headers)
-        if status == 200 and self._owner.wants_answer:
-            self._owner.answered(answer, streamed=False)
+            raise UpstreamFailed(f"the answer of instance {self._call.where} is not JSON")
+        length = (b"content-length", b"%d" % len(answer))
+        self._response.start(status, [*self._headers(), length])
+        if status == 200 and owner.wants_answer:
+            owner.answered(answer, streamed=False)
         self._response.write(answer, more=False)
         return self._outcome(usage_of(answer))
 
@@ -262,8 +260,7 @@ class ErrorAnswer(ResponseForwarder):
             self.ended()
 
     def ended(self) -> Event:
-        said = self._said[:ERROR_BYTES]
-        raise EngineError(self._instance_id, self._answer.status, self._headers(), said)
+        raise self._error_of_engine(self._said)
 
 
 class UnreadStreamAnswer(PassedAnswer):
@@ -271,8 +268,7 @@ class UnreadStreamAnswer(PassedAnswer):
 
     def came(self, data: bytes) -> None:
         if not self._response.started:
-            self._response.start(self._answer.status, self._headers())
-            self._feed(FirstToken(self._request_id))
+            self._start_stream()
         super().came(data)
 
 
@@ -282,17 +278,22 @@ class StreamAnswer(ResponseForwarder):
     Complete events are forwarded in the callback that brings them.
     """
 
-    reader: SseReader
-    tries_again = False
     _first = b""  # what came before it was begun
     _last = b""  # what goes out with the end, which is here too
 
+    def __init__(self, call: "Call", answer: EngineAnswer) -> None:
+        """Create it, and register the stream while it runs."""
+        super().__init__(call, answer)
+        keep_bytes = MAX_ANSWER_BYTES if call.owner.wants_answer else 0
+        self._reader = SseReader(drop_usage_chunk=call.body.usage_added, keep_bytes=keep_bytes)
+        call.engine.calls.streams[call.response.request_id] = self._reader
+
     def came(self, data: bytes) -> None:
-        reader = self.reader
+        reader = self._reader
         if reader.error is not None and not self._response.started:
             self._first += data
             if len(self._first) >= ERROR_BYTES:
-                self._refuse()
+                raise self._error_of_engine(self._first)
             return
         events = reader.events
         forward = reader.feed(data)
@@ -304,10 +305,8 @@ class StreamAnswer(ResponseForwarder):
             if forward:
                 self._send(forward)
             return
-        if reader.error is not None and self.tries_again:
-            self._first += data
-            return
-        if not reader.events and not forward:
+        is_held_back = reader.error is not None and self._call.tries_again
+        if is_held_back or not (reader.events or forward):
             self._first += data
             return
         self._begin(forward)
@@ -319,10 +318,9 @@ class StreamAnswer(ResponseForwarder):
             UpstreamFailed: The event is not part of an answer.
         """
         if not begin_well(forward):
-            raise UpstreamFailed(f"the answer of instance {self._instance_id} is not a stream")
+            raise UpstreamFailed(f"the answer of instance {self._call.where} is not a stream")
         self._first = b""
-        self._response.start(self._answer.status, self._headers())
-        self._feed(FirstToken(self._request_id))
+        self._start_stream()
         self._settle()
         if forward:
             self._send(forward)
@@ -333,35 +331,31 @@ class StreamAnswer(ResponseForwarder):
         elif not self._response.write(data, more=True):
             self._answer.pause()
 
-    def _refuse(self) -> None:
-        said = self._first[:ERROR_BYTES]
-        raise EngineError(self._instance_id, self._answer.status, self._headers(), said)
-
     def ended(self) -> Event:
-        reader = self.reader
+        reader = self._reader
         if reader.error is not None and not self._response.started:
-            self._refuse()
+            raise self._error_of_engine(self._first)
         rest = reader.rest()
         self._settle()
         if not reader.done:
             if self._last:
                 self._write(self._last)
             raise UpstreamFailed(
-                f"instance {self._instance_id} ended its stream before it was complete"
+                f"instance {self._call.where} ended its stream before it was complete"
             )
-        if not self._response.started:
-            self._response.start(self._answer.status, self._headers())
+        self._start()
         self._response.write(self._last + rest, more=False)
         return self.settled or self._outcome(None)
 
     def _settle(self) -> None:
-        reader = self.reader
+        reader, owner = self._reader, self._call.owner
         if reader.error is not None:
-            self.settled = Failed(self._request_id, ERROR_IN_STREAM, by_instance=True)
+            request_id = self._response.request_id
+            self.settled = Failed(request_id, ERROR_IN_STREAM, by_instance=True)
         elif reader.done and self.settled is None:
             self.settled = self._outcome(reader.usage)
-            if self._owner.wants_answer:
-                self._owner.answered(reader.kept, streamed=True)
+            if owner.wants_answer:
+                owner.answered(reader.kept, streamed=True)
 
 
 def answer_error(error: EngineError, response: ClientResponse) -> Event:
@@ -373,48 +367,24 @@ def answer_error(error: EngineError, response: ClientResponse) -> Event:
     return Failed(response.request_id, reason, by_instance=True)
 
 
-def forwarder(
-    instance_id: str,
-    answer: EngineAnswer,
-    response: ClientResponse,
-    body: Body,
-    feed: Callable[[Event], None],
-    owner: Owner,
-    streams: dict[str, SseReader],
-    passed: PassedHeaders,
-    *,
-    reads_stream: bool,
-    tries_again: bool,
-) -> ResponseForwarder:
+def forwarder(call: "Call", answer: EngineAnswer) -> ResponseForwarder:
     """Return the forwarder of an answer whose status and headers have arrived.
-
-    `streams` registers a stream while it runs. `reads_stream`: the route's end and errors are
-    known. `tries_again`: an engine's error is raised as long as the client has received nothing.
 
     Raises:
         UpstreamFailed: The answer is a redirect.
     """
-    status = answer.status
+    status, kind = answer.status, answer.content_type
     if 300 <= status < 400:
         # Neither we nor the client, who would go around the queue, should go there.
-        raise UpstreamFailed(f"instance {instance_id} answered {status}, a redirect")
-    parts = instance_id, answer, response, body, feed, owner, passed
-    if status in BETTER_ELSEWHERE and tries_again:
-        return ErrorAnswer(*parts)
-    kind = answer.content_type
+        raise UpstreamFailed(f"instance {call.where} answered {status}, a redirect")
+    if status in BETTER_ELSEWHERE and call.tries_again:
+        return ErrorAnswer(call, answer)
     if kind == b"application/json":
-        return JsonAnswer(*parts)
+        return JsonAnswer(call, answer)
     if kind != b"text/event-stream":
-        return PassedAnswer(*parts)
-    response.streams = True
-    if not reads_stream:
-        return UnreadStreamAnswer(*parts)
-    stream = StreamAnswer(*parts)
-    keep_bytes = MAX_ANSWER_BYTES if owner.wants_answer else 0
-    stream.reader = SseReader(drop_usage_chunk=body.usage_added, keep_bytes=keep_bytes)
-    stream.tries_again = tries_again
-    streams[response.request_id] = stream.reader
-    return stream
+        return PassedAnswer(call, answer)
+    call.response.streams = True
+    return (StreamAnswer if call.reads_stream else UnreadStreamAnswer)(call, answer)
 
 
 def _is_json(answer: bytes) -> bool:

@@ -160,7 +160,7 @@ async def test_a_stream_that_is_torn_raises_and_is_no_half_answer(served, engine
 async def test_a_stream_that_is_silent_is_kept_alive_in_its_own_form(
     kairos, engine, monkeypatch, route, where
 ):
-    monkeypatch.setattr("kairos.proxy.wait_comments.KEEP_ALIVE_S", 0.1)
+    monkeypatch.setattr("kairos.proxy.call.KEEP_ALIVE_S", 0.1)
     served = await kairos(engine.url, max_num_seqs=1)
     first = b'data: {"type":"x","choices":[]}\n\n'
     last = b"".join(ENDS)
@@ -183,7 +183,7 @@ async def test_a_stream_that_is_silent_is_kept_alive_in_its_own_form(
 
 
 async def test_an_error_after_pings_is_an_event_that_the_client_raises(kairos, engine, monkeypatch):
-    monkeypatch.setattr("kairos.proxy.wait_comments.KEEP_ALIVE_S", 0.1)
+    monkeypatch.setattr("kairos.proxy.call.KEEP_ALIVE_S", 0.1)
     served = await kairos(engine.url)
     turn = asyncio.Event()
 

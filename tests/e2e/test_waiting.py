@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from kairos.core import Arrived, Bounced, Cancelled, Failed, FirstToken, InstanceLeft
-from kairos.proxy import wait_comments
+from kairos.proxy import call as module
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
 from tests.support.engines.probes import probe_every
 from tests.support.loop_clock import moved_clock
@@ -21,7 +21,7 @@ COMMENT = b": waiting for an instance\n\n"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(wait_comments, "KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr(module, "KEEP_ALIVE_S", 0.05)
     probe_every(monkeypatch)
 
 
@@ -111,9 +111,9 @@ async def test_one_that_leaves_as_it_is_refused_leaves_nothing_behind(kairos, en
 
 
 async def test_a_call_that_has_but_waited_can_go_on_elsewhere(kairos, engines, monkeypatch):
-    commented, comment = asyncio.Event(), wait_comments.WaitComments._comment
+    commented, comment = asyncio.Event(), module.WaitComments._comment
     monkeypatch.setattr(
-        wait_comments.WaitComments, "_comment", lambda self: (comment(self), commented.set())
+        module.WaitComments, "_comment", lambda self: (comment(self), commented.set())
     )
     one, other = await engines(), await engines()
     served = await kairos(one.url, other.url, max_num_seqs=1)

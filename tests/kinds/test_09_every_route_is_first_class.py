@@ -48,7 +48,7 @@ async def test_failover(kairos, engines, route):
 @EACH
 async def test_ping(kairos, engine, monkeypatch, route):
     """Where a stream is not read, nothing comes before the engine's own first byte."""
-    monkeypatch.setattr("kairos.proxy.wait_comments.KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr("kairos.proxy.call.KEEP_ALIVE_S", 0.01)
     served = await kairos(engine.url)
     engine.answer = engine.when_released
     wire = await served.connect()

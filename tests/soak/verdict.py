@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from kairos.core import SECOND, Arrived, Cancelled, Failed, Finished, Record, Refuse
-from kairos.proxy.wait_comments import KEEP_ALIVE_S
+from kairos.proxy.call import KEEP_ALIVE_S
 from tests.soak.asks import BURST_EVERY_S
 from tests.soak.client import Outcome
 from tests.soak.goodput import Goodput

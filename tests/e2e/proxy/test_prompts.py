@@ -92,7 +92,7 @@ async def test_where_none_was_decided_none_is_told(served, engine):
 
 
 async def test_how_far_streamed_answers_are_is_told_until_they_end(kairos, engine, monkeypatch):
-    monkeypatch.setattr("kairos.proxy.calls_in_flight.PROGRESS_S", 0.01)
+    monkeypatch.setattr("kairos.proxy.engine.PROGRESS_S", 0.01)
     served = await kairos(engine.url)
     engine.answer = engine.stream(CHUNK, CHUNK * 2, DONE)
     engine.release()

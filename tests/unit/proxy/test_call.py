@@ -118,7 +118,9 @@ def test_an_engines_error_is_not_waited_for_once_all_that_is_kept_of_it_is_there
     answer = SimpleNamespace(progressed=lambda: None, status=503, headers=[])
     client = Client()
     response = ClientResponse("r", client)
-    forwarder = ErrorAnswer("engine", answer, response, Body(b"{}"), print, client, PassedHeaders())
+    passing = SimpleNamespace(client=SimpleNamespace(passed_headers=PassedHeaders()))
+    call = SimpleNamespace(response=response, engine=passing, where="engine")
+    forwarder = ErrorAnswer(call, answer)
     forwarder.came(b"x" * (ERROR_BYTES - 1))
     with pytest.raises(EngineError) as caught:
         forwarder.came(b"y")

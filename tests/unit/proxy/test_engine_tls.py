@@ -11,7 +11,7 @@ from kairos.proxy import (
     EngineContexts,
     TlsFilesOfNoUse,
     Upstream,
-    engine_tls,
+    connections,
     why_not,
 )
 from kairos.settings import TlsFiles
@@ -40,7 +40,7 @@ def test_files_of_no_use_are_tried_again_with_the_next_connection(authority, tmp
 
 
 def test_no_more_contexts_are_kept_than_there_may_be_engines(authority, monkeypatch):
-    monkeypatch.setattr(engine_tls, "MAX_ENGINES", 2)
+    monkeypatch.setattr(connections, "MAX_ENGINES", 2)
     contexts = EngineContexts()
     for number in range(5):
         contexts.of(TlsFiles(ca=shutil.copy(authority.ca, f"{authority.ca}.{number}")))

@@ -7,8 +7,8 @@ import pytest
 from kairos.cluster import ClusterControl
 from kairos.core import Progressed
 from kairos.proxy import CallsInFlight, SseReader, tell_progress
-from kairos.proxy import calls_in_flight as module
-from kairos.proxy.calls_in_flight import progress
+from kairos.proxy import engine as module
+from kairos.proxy.engine import progress
 
 
 def stream(tokens):
