@@ -109,7 +109,6 @@ def _expected(kind: str) -> tuple[str, ...]:
     of_kinds = {
         "broken": ("400 ",),
         "stranger": ("404 ", *_REFUSALS),
-        "poisonous": ("502 call_breaks_engines", *_REFUSALS),
     }
     return of_kinds.get(kind, _REFUSALS)
 
