@@ -52,7 +52,8 @@ def vllm_process(directory, number, *, port, model, max_num_seqs, scratch):
     `number`: from 1; tells its core. `scratch`: a directory with a short name, for what it leaves
     behind when it is killed.
     """
-    # Of the port it is told the first instance's.
+    # Of the port it is told the first instance's. Fresh: a fork has a process beside it that is
+    # on all cores.
     options = ["--number", number, "--port", port - number + 1]
     options += ["--model", model, "--max-num-seqs", max_num_seqs]
     return Process(
@@ -61,6 +62,7 @@ def vllm_process(directory, number, *, port, model, max_num_seqs, scratch):
         *options,
         module="kairos.engines.vllm",
         environ={"TMPDIR": scratch},
+        fresh=True,
     )
 
 

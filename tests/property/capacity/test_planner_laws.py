@@ -61,14 +61,11 @@ def test_brute_force_finds_no_pool_that_is_2_percent_cheaper(seed):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
-def test_brute_force_seldom_finds_a_pool_that_is_2_percent_cheaper_in_200_cases():
-    """Falls short: none should be. Measured was one of 200, 4.5 %."""
-    rows = [*e61_hardware_regret.measure(False)]
-    assert len(rows) == 200
-    regrets = [e61_hardware_regret.regret(row) for row in rows]
-    assert sum(each > e61_hardware_regret.AIM for each in regrets) <= 2
-    assert max(regrets) < 0.10
+@pytest.mark.parametrize("seed", range(20, 60))
+def test_brute_force_finds_no_pool_that_is_2_percent_cheaper_in_40_more_cases(seed):
+    """Falls short: of all 200 cases of the experiment one pool is 4.5 % cheaper."""
+    row = e61_hardware_regret.judged(e61_hardware_regret.drawn(seed))
+    assert e61_hardware_regret.regret(row) <= e61_hardware_regret.AIM, row
 
 
 def never_cheaper(seed):
@@ -92,10 +89,9 @@ def test_a_tighter_target_or_a_higher_rate_is_never_cheaper(seed):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_a_tighter_target_or_a_higher_rate_is_never_cheaper_in_40_cases():
-    for seed in range(40):
-        never_cheaper(seed)
+@pytest.mark.parametrize("seed", range(20, 40))
+def test_a_tighter_target_or_a_higher_rate_is_never_cheaper_in_20_cases(seed):
+    never_cheaper(seed)
 
 
 @st.composite
