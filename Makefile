@@ -79,7 +79,7 @@ kafka:  ## one Kafka node on loopback, for development; PORT=9092 DATA=.kafka
 
 vllm: PORT := 8101
 vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## vLLM instances on the CPU; N=2 MODEL=tiny (small, mid, large) PORT=8101 OPTIONS='of vLLM'
-	@$(BIN)/python -m kairos.cli.demos.vllm --count $(N) --model $(MODEL) --port $(PORT) $(OPTIONS)
+	@$(BIN)/python -m scripts.vllm_engines --count $(N) --model $(MODEL) --port $(PORT) $(OPTIONS)
 
 test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in: some minutes
 	@$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(call costs,test) -m "$(GATE)"

@@ -216,16 +216,10 @@ async def submit(
     msg_id: str | None = None,
     deadline_us: int | None = None,
 ) -> str:
-    """Start a workflow, and return its id. Its result has the same id.
+    """Start a workflow, and return its id: `msg_id`, or a new one. Its result has the same id.
 
-    Args:
-        bus: to publish the task on.
-        app: the application.
-        value: the task.
-        now_us: µs since the epoch.
-        msg_id: the workflow's id; None: a new one.
-        deadline_us: as `now_us`. A task that is due after it ends the workflow with an error as the
-            result.
+    Times are µs since the epoch. A task that is due after the deadline ends the workflow with an
+    error as the result.
 
     Raises:
         InvalidRequest: `msg_id` is not a valid identifier.
@@ -262,13 +256,7 @@ async def run(
 
     Processes that run the same agents share their tasks, and the reports of failures.
 
-    Args:
-        applications: with their agents.
-        bus: for tasks and results.
-        llm: for the agents' calls.
-        concurrency: workflows of an agent at once.
-        only: the inboxes of the agents to run; None: all.
-        now_us: returns µs since the epoch.
+    With `only`, these inboxes' agents are run. `now_us` returns µs since the epoch.
 
     Raises:
         SetupError: an application has no entry, or an agent cannot run here.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos.cli.options import BUS_HELP
-from kairos.cli.running import run
 from kairos.core import SetupError
 from kairos.settings import load_settings
 
@@ -45,7 +44,7 @@ def bus_check(
     """
     from kairos.cli import bus_check as tool
 
-    found = run(tool.check_bus(_cluster(bus, config_file), topic or tool.CHECKED, last, typer.echo))
+    found = tool.check_bus(_cluster(bus, config_file), topic or tool.CHECKED, last, typer.echo)
     typer.echo(found.summary(), err=True)
     if found.wrong:
         raise typer.Exit(1)
@@ -68,7 +67,7 @@ def bus_skip(
     """
     from kairos.cli import bus_check as tool
 
-    typer.echo(run(tool.skip_record(_cluster(bus, config_file), where, group)))
+    typer.echo(tool.skip_record(_cluster(bus, config_file), where, group))
 
 
 def _cluster(bus: str | None, config_file: Path | None) -> "KafkaCluster":

@@ -1,6 +1,5 @@
 """Finds records of the bus that make no sense, by the readers that processes have."""
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -137,26 +136,16 @@ def _read_request(message: ReceivedMessage) -> None:
         raise InvalidRequest(f"the {TYPE_HEADER} '{str(kind)[:40]}' is not known")
 
 
-async def check_bus(
+def check_bus(
     cluster: KafkaCluster, topics: Sequence[str], last: int | None, say: Callable[[str], None]
 ) -> CheckedBus:
-    """Read topics to where they end now, and say where a record makes no sense.
+    """Read topics to where they end now, and say where a record makes no sense, a line for each.
 
-    Args:
-        cluster: The cluster, with leave to read the topics.
-        topics: Their names.
-        last: Records at the end of each partition; None: all there are.
-        say: What takes a line for each record that is wrong.
+    With `last`, that many records at the end of each partition are read.
 
     Raises:
         SetupError: The cluster cannot be reached, or has no such topic.
     """
-    return await asyncio.to_thread(_check_bus, cluster, topics, last, say)
-
-
-def _check_bus(
-    cluster: KafkaCluster, topics: Sequence[str], last: int | None, say: Callable[[str], None]
-) -> CheckedBus:
     checked, complaints = CheckedBus(), RecordReader()
 
     def complain(line: str) -> None:
@@ -190,16 +179,12 @@ def _records(reader: PlaceReader, topics: Sequence[str], last: int | None) -> It
                 yield from reader.read(topic, partition, start, end)
 
 
-async def skip_record(cluster: KafkaCluster, where: str, group: str) -> str:
+def skip_record(cluster: KafkaCluster, where: str, group: str) -> str:
     """Have a group go on behind a record, and return what was done, in words.
 
     Raises:
         SetupError: It is not a place, the group is not stopped or is behind it already.
     """
-    return await asyncio.to_thread(_skip_record, cluster, where, group)
-
-
-def _skip_record(cluster: KafkaCluster, where: str, group: str) -> str:
     found = _WHERE.fullmatch(where)
     if found is None:
         raise SetupError(f"'{where}' names no record: write TOPIC/PARTITION@OFFSET")

@@ -174,17 +174,9 @@ def create_key(
     name: str | None = None,
     expires: str | None = None,
 ) -> KeySettings:
-    """Add a random key to a file, which is created if missing.
+    """Add a random key to a file, which is created if missing. If `show` raises, nothing changes.
 
-    Args:
-        path: The file.
-        tenant: The key's tenant.
-        show: Receives the key, once. If it raises, the file is not changed.
-        now_us: In microseconds since the Unix epoch.
-        app: The only app of the key; None: any.
-        role: The key's role.
-        name: The key's name.
-        expires: A duration (`90d`), a date or an instant; None: never.
+    `now_us` is since the Unix epoch; `expires` a duration (`90d`), a date or an instant.
 
     Raises:
         SetupError: The file or an argument is invalid; nothing was changed.
@@ -227,14 +219,8 @@ def rotate_key(
 ) -> Rotated:
     """Replace a key by a new one with the same properties; the old one loses its name and expires.
 
-    Args:
-        path: The file.
-        called: The name of the key.
-        show: Receives the new key, once. If it raises, the file is not changed.
-        now_us: In microseconds since the Unix epoch.
-        grace: How long the old key remains valid: a duration, a date or an instant. Its own expiry
-            is not extended.
-        expires: Of the new key, as in `create`; None: it has the old key's lifetime.
+    It does so at the end of `grace` (as `expires` of `create_key`), or when it would have anyway.
+    Without `expires` the new key has the old one's lifetime.
 
     Raises:
         SetupError: The file or an argument is invalid; nothing was changed.

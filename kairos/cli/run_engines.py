@@ -29,12 +29,8 @@ async def serve_engines(
 ) -> AsyncIterator[RunPool]:
     """Yield a pool of a record's engines; their Kairos admits nobody else.
 
-    Without engines the pool gets them later, by its fleet.
-
-    Args:
-        record: of the run.
-        log_dir: where facts and decisions are logged; None: nowhere.
-        host: where the Kairos listens; None: for this host alone.
+    Without engines the pool gets them later, by its fleet. Without `host` the Kairos listens for
+    this host alone.
 
     Raises:
         SetupError: no engine can be used.

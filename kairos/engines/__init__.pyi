@@ -11,4 +11,3 @@ from .fleet import InstanceView as InstanceView
 from .fleet import upstream_of as upstream_of
 from .monitor import NOT_PROBED as NOT_PROBED
 from .monitor import Monitor as Monitor
-from .vllm import MODELS as MODELS

@@ -32,14 +32,8 @@ async def start_child(
 ) -> Process:
     """Start a program on any event loop, as `asyncio.create_subprocess_exec` does.
 
-    Args:
-        program: Its path, or a name that is looked up in PATH.
-        arguments: Its arguments; no shell interprets them.
-        stdin: `PIPE`, `DEVNULL`, an open file, or None, which inherits this process's.
-        stdout: The same.
-        stderr: The same, or `STDOUT`.
-        limit: Bytes of the longest line that `readline` returns.
-        options: Of `subprocess.Popen`. A `preexec_fn` would be Python in the child.
+    `options` go to `subprocess.Popen`; a `preexec_fn` would be Python in the child. `limit`:
+    bytes of the longest line that `readline` returns.
 
     Raises:
         OSError: The program does not exist, or cannot be run.

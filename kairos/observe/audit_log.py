@@ -135,12 +135,7 @@ class AuditLog:
     """Writer of the audit log. Call `flush` regularly."""
 
     def __init__(self, file: RotatedFile, now: Callable[[], int]) -> None:
-        """Start an audit log.
-
-        Args:
-            file: the file to write.
-            now: clock, in microseconds since the Unix epoch.
-        """
+        """`now`: µs since the Unix epoch."""
         self._file, self._now = file, now
         self._encoder = msgspec.json.Encoder()
         self._pending = bytearray()

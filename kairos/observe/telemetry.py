@@ -128,13 +128,7 @@ class Telemetry(Collector):
         orchestrator: Orchestrator | None,
         now: Callable[[], int],
     ) -> None:
-        """Create the metrics.
-
-        Args:
-            balancer: returns the balancer that decides now.
-            orchestrator: follows the workflows; None if another process does.
-            now: clock of the records, in µs.
-        """
+        """`orchestrator`: None if another process follows the workflows. `now`: µs."""
         self._balancer = balancer
         self._orchestrator = orchestrator
         self._now = now

@@ -387,14 +387,7 @@ def report_usage(
     until_at: int | None = None,
     prices: Prices | None = None,
 ) -> UsageReport:
-    """Return the usage of calls that ended at `since_at` or later and before `until_at`.
-
-    Args:
-        directory: directory of the log.
-        by: names to group by.
-        since_at: start, in µs; None: unbounded.
-        until_at: end, in µs; None: unbounded.
-        prices: prices for costs, if any.
+    """Return the usage of calls that ended at `since_at` (µs) or later and before `until_at`.
 
     Raises:
         SetupError: the log is missing; the period is empty; a model lacks a price; or more than

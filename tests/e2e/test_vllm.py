@@ -226,7 +226,7 @@ async def test_vllm_that_dies_amid_a_stream_fails_the_call_and_is_used_no_more(k
 async def test_no_process_is_left_after_sigkill_of_the_command(tmp_path):
     needs_vllm()
     with Process(
-        tmp_path, "vllm", "--count", 1, "--port", 0, module="kairos.cli.demos.vllm"
+        tmp_path, "vllm", "--count", 1, "--port", 0, module="scripts.vllm_engines"
     ) as process:
         async with asyncio.timeout(120):
             while not named("VLLM::Worker", processes := descendants(process.pid)):

@@ -36,7 +36,7 @@ def running(directory, *more):
     # In which vLLM tells how it was started.
     environ = {"VLLM_SERVER_DEV_MODE": "1"}
     with Process(
-        directory, "vllm", *options, module="kairos.cli.demos.vllm", environ=environ
+        directory, "vllm", *options, module="scripts.vllm_engines", environ=environ
     ) as process:
         until = time.monotonic() + READY_S
         while "all are ready" not in process.said:

@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import typer
@@ -20,7 +18,7 @@ from rich.text import Text
 from kairos.cli.demos.engines import Kind
 from kairos.cli.demos.gain import Gain, simulated_gain
 from kairos.cli.demos.options import Options
-from kairos.cli.demos.plan import DemoSubmission, plan_submissions
+from kairos.cli.demos.plan import plan_submissions
 from kairos.cli.demos.progress import show_progress
 from kairos.cli.demos.run import Outcome, Run, engines_of_an_order, started, write_record
 from kairos.cli.demos.tables import BAR_WIDTH, show_comparison, show_record, told_burstiness
@@ -29,9 +27,6 @@ from kairos.settings import Settings
 from kairos.simulate import PlannedArrivals, plan_arrivals
 
 _SHOWN_FAILURES = 5
-_BUSY = 0.3  # of the machine's cores, by others: times measured beside it say nothing
-_LOOK_S = 1.0  # for which is looked whether it is busy
-
 _ANSWER_LENGTH = 600
 
 
@@ -52,209 +47,192 @@ async def demo(
     Raises:
         SetupError: The plan is impossible, or an engine cannot be used.
     """
-    console = Console(stderr=as_json)
-    arrivals = plan_arrivals(options.arrivals, options.workflows, options.rate_per_s, options.seed)
-    submissions = plan_submissions(options, arrivals.at_us)
-    compared = len(settings) > 1
-    gain = None
-    busy = False
-    if compared and kind is not None:
-        gain = await _simulated(console, settings, kind, options)
-        if not as_json:
-            _show_gain(console, gain)
-        busy = await _is_busy()
-        _announce_runs(console, len(submissions), kind, busy=busy)
-    runs: dict[str, Run] = {}
-    try:
-        if compared and kind is not None:
-            await _follow_both(console, settings, kind, options, submissions, runs)
-        else:
-            await _follow_each(console, settings, kind, options, submissions, runs)
-    finally:
-        if runs:
-            _report(console, runs, options, arrivals, gain, compared=compared, as_json=as_json)
-    well = [_ended_well(name, run, len(submissions)) for name, run in runs.items()]
-    if not compared:
-        return all(well)
-    if not as_json:
-        _show_times(console, runs, gain, trusted=all(well) and not busy)
-    return all(run.finished for run in runs.values())
+    return await _Demo(settings, kind, options, as_json=as_json).run()
 
 
-async def _simulated(
-    console: Console, settings: Sequence[Settings], kind: Kind, options: Options
-) -> Gain:
-    """Compute the verdict in a thread, while its progress is shown."""
-    line = "virtual time: starting"
-
-    def on_progress(text: str) -> None:
-        nonlocal line
-        line = text
-
-    progress = asyncio.create_task(show_progress(console, lambda: line))
-    first, second = settings
-    try:
-        return await asyncio.to_thread(
-            simulated_gain,
-            kind,
-            (first.policy, second.policy),
-            first.placement,
-            engines_of_an_order(kind),
-            options.rate_per_s,
-            arrivals=options.arrivals,
-            on_progress=on_progress,
+class _Demo:
+    def __init__(
+        self, settings: Sequence[Settings], kind: Kind | None, options: Options, *, as_json: bool
+    ) -> None:
+        self._settings, self._kind, self._options = settings, kind, options
+        self._as_json, self._console = as_json, Console(stderr=as_json)
+        self._arrivals = plan_arrivals(
+            options.arrivals, options.workflows, options.rate_per_s, options.seed
         )
-    finally:
-        progress.cancel()
+        self._submissions = plan_submissions(options, self._arrivals.at_us)
+        self._runs: dict[str, Run] = {}  # by policy; those that ended, if the next fails
+        self._gain: Gain | None = None
 
-
-async def _is_busy() -> bool:
-    """Return whether other programs use this machine's cores right now."""
-    cores = len(os.sched_getaffinity(0))
-    before = _busy_seconds()
-    await asyncio.sleep(_LOOK_S)
-    return (_busy_seconds() - before) / (_LOOK_S * cores) > _BUSY
-
-
-def _busy_seconds() -> float:
-    """Return the seconds that all cores have worked so far; 0 where the system does not say."""
-    try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    except OSError:
-        return 0.0
-    user, nice, system, _, _, *interrupts = (int(field) for field in fields[:8])
-    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
-
-
-async def _follow_each(
-    console: Console,
-    settings: Sequence[Settings],
-    kind: Kind | None,
-    options: Options,
-    submissions: Sequence[DemoSubmission],
-    runs: dict[str, Run],
-) -> None:
-    """Run one order after the other; `runs` has the finished ones if the next fails."""
-    record_to = options.record
-    for each in settings:
-        if len(settings) > 1:
-            console.print(f"\nRun {len(runs) + 1} of {len(settings)}: policy {each.policy}")
-        async with started(each, kind, options.seed, console.print) as run:
-            await _follow(console, run, submissions, options.time_limit_s, record_to)
-        runs[each.policy] = run
-        record_to = None
-
-
-async def _follow_both(
-    console: Console,
-    settings: Sequence[Settings],
-    kind: Kind,
-    options: Options,
-    submissions: Sequence[DemoSubmission],
-    runs: dict[str, Run],
-) -> None:
-    """Run two orders at the same time, on engines of their own."""
-    count = engines_of_an_order(kind)
-    async with AsyncExitStack() as stack:
-        for each in settings:
-            say = partial(_said_of, console, each.policy)
-            run = await stack.enter_async_context(
-                started(each, kind, options.seed, say, engines=count)
-            )
-            runs[each.policy] = run
-        for run in runs.values():
-            run.start()
-        told = partial(_both_progress, runs, len(submissions))
-        progress = asyncio.create_task(show_progress(console, told))
+    async def run(self) -> bool:
+        is_compared = len(self._settings) > 1
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for place, run in enumerate(runs.values()):
-                    tasks.create_task(
-                        run.to_the_end(
-                            submissions, options.time_limit_s, turn=(place, len(settings))
-                        )
-                    )
+            if is_compared and self._kind is not None:
+                self._gain = await self._simulate(self._kind)
+                if not self._as_json:
+                    _show_gain(self._console, self._gain)
+                self._announce_runs(self._kind)
+                await self._follow_both(self._kind)
+            else:
+                await self._follow_each()
+        finally:
+            if self._runs:
+                self._report(is_compared=is_compared)
+        well = [self._ended_well(name, run) for name, run in self._runs.items()]
+        if not is_compared:
+            return all(well)
+        if not self._as_json:
+            self._show_times(trusted=all(well))
+        return all(run.finished for run in self._runs.values())
+
+    @asynccontextmanager
+    async def _showing(self, told: Callable[[], Text | str]) -> AsyncIterator[None]:
+        progress = asyncio.create_task(show_progress(self._console, told))
+        try:
+            yield
         finally:
             progress.cancel()
-            if options.record is not None:
-                write_record(next(iter(runs.values())), options.record)
 
+    async def _simulate(self, kind: Kind) -> Gain:
+        """Compute the verdict in a thread, while its progress is shown."""
+        line = "virtual time: starting"
 
-def _said_of(console: Console, policy: str, text: str) -> None:
-    console.print(f"{policy}: {text}")
+        def on_progress(text: str) -> None:
+            nonlocal line
+            line = text
 
+        first, second = self._settings
+        async with self._showing(lambda: line):
+            return await asyncio.to_thread(
+                simulated_gain,
+                kind,
+                (first.policy, second.policy),
+                first.placement,
+                engines_of_an_order(kind),
+                self._options.rate_per_s,
+                arrivals=self._options.arrivals,
+                on_progress=on_progress,
+            )
 
-async def _follow(
-    console: Console,
-    run: Run,
-    submissions: Sequence[DemoSubmission],
-    limit_s: float,
-    record_to: Path | None,
-) -> None:
-    told = partial(_progress_of, run, len(submissions))
-    progress = asyncio.create_task(show_progress(console, told))
-    try:
-        await run.to_the_end(submissions, limit_s)
-    finally:
-        progress.cancel()
-        if record_to is not None:
-            write_record(run, record_to)
+    async def _follow_each(self) -> None:
+        """Run one order after the other."""
+        record_to = self._options.record
+        for each in self._settings:
+            if len(self._settings) > 1:
+                said = f"Run {len(self._runs) + 1} of {len(self._settings)}: policy {each.policy}"
+                self._console.print(f"\n{said}")
+            async with started(each, self._kind, self._options.seed, self._console.print) as run:
+                try:
+                    async with self._showing(partial(self._progress_of, run)):
+                        await run.to_the_end(self._submissions, self._options.time_limit_s)
+                finally:
+                    if record_to is not None:
+                        write_record(run, record_to)
+            self._runs[each.policy] = run
+            record_to = None
 
+    async def _follow_both(self, kind: Kind) -> None:
+        """Run two orders at the same time, on engines of their own."""
+        count, options = engines_of_an_order(kind), self._options
+        async with AsyncExitStack() as stack:
+            for each in self._settings:
+                say = partial(self._say_of, each.policy)
+                starting = started(each, kind, options.seed, say, engines=count)
+                self._runs[each.policy] = await stack.enter_async_context(starting)
+            for run in self._runs.values():
+                run.start()
+            try:
+                async with self._showing(self._both_progress), asyncio.TaskGroup() as tasks:
+                    for place, run in enumerate(self._runs.values()):
+                        turn = place, len(self._settings)
+                        ending = run.to_the_end(self._submissions, options.time_limit_s, turn=turn)
+                        tasks.create_task(ending)
+            finally:
+                if options.record is not None:
+                    write_record(next(iter(self._runs.values())), options.record)
 
-def _report(
-    console: Console,
-    runs: Mapping[str, Run],
-    options: Options,
-    arrivals: PlannedArrivals,
-    gain: Gain | None,
-    *,
-    compared: bool,
-    as_json: bool,
-) -> None:
-    records = {name: run.metrics.record() for name, run in runs.items()}
-    first = next(iter(runs))
-    if as_json:
-        record = compare_metrics(records) if compared else records[first]
-        simulated = {} if gain is None else {"simulated": msgspec.to_builtins(gain)}
-        typer.echo(json.dumps({**record, **simulated}))
-        return
-    _show_answers(console, list(runs[first].outcomes.values()))
-    if len(runs) > 1:
-        if gain is None:
-            show_comparison(console, compare_metrics(records))
-    else:
-        show_tables(console, runs[first])
-    _show_arrivals(console, options.arrivals, arrivals)
+    def _say_of(self, policy: str, text: str) -> None:
+        self._console.print(f"{policy}: {text}")
 
-
-def _ended_well(policy: str, run: Run, total: int) -> bool:
-    """Says what did not."""
-    failed = [o for o in run.outcomes.values() if o.result and "error" in o.result]
-    for outcome in failed[:_SHOWN_FAILURES]:
-        assert outcome.result is not None
-        what = f"{outcome.workflow_id} failed under {policy}: {outcome.result['error']}"
-        typer.echo(f"kairos: {what}", err=True)
-    if unfinished := total - run.finished:
-        typer.echo(
-            f"kairos: {unfinished} of {total} workflows did not finish in time under {policy}; the "
-            "machine may be busy: try fewer --workflows, or a higher --time-limit",
-            err=True,
+    def _announce_runs(self, kind: Kind) -> None:
+        """Say what is run for real, and what its times are worth."""
+        what = {"llama": "real model servers", "sim": "stand-ins", "vllm": "real vLLM engines"}
+        self._console.print(
+            f"\nNow {len(self._submissions)} tasks on {what[kind]}: both orders at the same time, "
+            "each on its own. This shows how it works; the verdict is the one above.",
+            soft_wrap=True,
         )
-    return not failed and not unfinished
 
+    def _report(self, *, is_compared: bool) -> None:
+        runs, gain = self._runs, self._gain
+        records = {name: run.metrics.record() for name, run in runs.items()}
+        first = next(iter(runs))
+        if self._as_json:
+            record = compare_metrics(records) if is_compared else records[first]
+            simulated = {} if gain is None else {"simulated": msgspec.to_builtins(gain)}
+            typer.echo(json.dumps({**record, **simulated}))
+            return
+        _show_answers(self._console, list(runs[first].outcomes.values()))
+        if len(runs) > 1:
+            if gain is None:
+                show_comparison(self._console, compare_metrics(records))
+        else:
+            show_tables(self._console, runs[first])
+        _show_arrivals(self._console, self._options.arrivals, self._arrivals)
 
-def _progress_of(run: Run, total: int) -> Text:
-    """The queue, the instances and the finished workflows."""
-    balancer = run.service.brain.balancer
-    ledger = balancer.ledger
-    running = "  ".join(
-        f"{instance.id} {'#' * ledger.running(instance.id):<{min(instance.max_num_seqs, 16)}}"
-        for instance in ledger.instances.values()
-    )
-    return Text(
-        f"{run.elapsed_s:5.1f} s  finished {run.finished}/{total}  submitted {len(run.outcomes)}  "
-        f"queue {balancer.waiting}  running {running}"
-    )
+    def _ended_well(self, policy: str, run: Run) -> bool:
+        """Return whether all tasks of a run succeeded, and say what did not."""
+        total = len(self._submissions)
+        failed = [o for o in run.outcomes.values() if o.result and "error" in o.result]
+        for outcome in failed[:_SHOWN_FAILURES]:
+            assert outcome.result is not None
+            what = f"{outcome.workflow_id} failed under {policy}: {outcome.result['error']}"
+            typer.echo(f"kairos: {what}", err=True)
+        if unfinished := total - run.finished:
+            typer.echo(
+                f"kairos: {unfinished} of {total} workflows did not finish in time under {policy}; "
+                "the machine may be busy: try fewer --workflows, or a higher --time-limit",
+                err=True,
+            )
+        return not failed and not unfinished
+
+    def _progress_of(self, run: Run) -> Text:
+        """Return the queue, the instances and the finished workflows."""
+        balancer = run.service.brain.balancer
+        ledger = balancer.ledger
+        running = "  ".join(
+            f"{instance.id} {'#' * ledger.running(instance.id):<{min(instance.max_num_seqs, 16)}}"
+            for instance in ledger.instances.values()
+        )
+        return Text(
+            f"{run.elapsed_s:5.1f} s  finished {run.finished}/{len(self._submissions)}  "
+            f"submitted {len(run.outcomes)}  queue {balancer.waiting}  running {running}"
+        )
+
+    def _both_progress(self) -> Text:
+        """Return a line of progress for each of the orders."""
+        width = max(map(len, self._runs))
+        lines = [
+            Text(f"{name:<{width}} ") + self._progress_of(run) for name, run in self._runs.items()
+        ]
+        return Text("\n").join(lines)
+
+    def _show_times(self, *, trusted: bool) -> None:
+        """Show how long tasks took on the engines that ran, without a verdict."""
+        if not trusted:
+            self._console.print(
+                "\nThe times of these runs are not compared: tasks failed or did not end in time."
+            )
+        else:
+            for name, run in self._runs.items():
+                took = [each.took_s for each in run.outcomes.values() if each.took_s is not None]
+                mean_s = sum(took) / len(took)
+                self._console.print(f"\n{name}: {mean_s:.1f} s per task, {len(took)} tasks")
+            self._console.print(
+                "These are single runs on this machine, an impression and no measurement."
+            )
+        if self._gain is not None:
+            said = f"\n[bold]In virtual time: {verdict(self._gain)}[/]"
+            self._console.print(said, soft_wrap=True)
 
 
 def _show_answers(console: Console, outcomes: Sequence[Outcome]) -> None:
@@ -341,45 +319,6 @@ def verdict(gain: Gain) -> str:
         return f"{first} and {second} take as long, as far as {gain.seeds} seeds show ({among})."
     change = f"{100 * abs(1 - found.mean):.0f} % {'less' if found.mean < 1 else 'more'}"
     return f"Under {first} a task takes {change} time than under {second} in the mean ({among})."
-
-
-def _announce_runs(console: Console, tasks: int, kind: Kind, *, busy: bool) -> None:
-    """Say what is run for real, and what its times are worth on this machine at this moment."""
-    what = {"llama": "real model servers", "sim": "stand-ins", "vllm": "real vLLM engines"}[kind]
-    console.print(
-        f"\nNow {tasks} tasks on {what}: both orders at the same time, each on its own. This shows "
-        "how it works; the verdict is the one above.",
-        soft_wrap=True,
-    )
-    if busy:
-        console.print(
-            "This machine is busy with other programs: no times will be compared.", soft_wrap=True
-        )
-
-
-def _both_progress(runs: Mapping[str, Run], total: int) -> Text:
-    """Return a line of progress for each of the orders."""
-    width = max(map(len, runs))
-    lines = [Text(f"{name:<{width}} ") + _progress_of(run, total) for name, run in runs.items()]
-    return Text("\n").join(lines)
-
-
-def _show_times(
-    console: Console, runs: Mapping[str, Run], gain: Gain | None, *, trusted: bool
-) -> None:
-    """Show how long tasks took on the engines that ran, without a verdict."""
-    if not trusted:
-        console.print(
-            "\nThe times of these runs are not compared: tasks failed or did not end in time, or "
-            "the machine was busy."
-        )
-    else:
-        for name, run in runs.items():
-            took = [each.took_s for each in run.outcomes.values() if each.took_s is not None]
-            console.print(f"\n{name}: {sum(took) / len(took):.1f} s per task, {len(took)} tasks")
-        console.print("These are single runs on this machine, an impression and no measurement.")
-    if gain is not None:
-        console.print(f"\n[bold]In virtual time: {verdict(gain)}[/]", soft_wrap=True)
 
 
 def _show_arrivals(console: Console, name: str, planned: PlannedArrivals) -> None:

@@ -58,14 +58,7 @@ class Reports:
         decide: Callable[[Event, Report], None],
         decline: Callable[[Report, Refuse | Declined], None],
     ) -> None:
-        """Create it.
-
-        Args:
-            calls: The open calls.
-            clock: The clock.
-            decide: Decides on a fact that was reported.
-            decline: Tells the performer that the call of its report is refused.
-        """
+        """`decline` tells the performer that the call of its report is refused."""
         self._calls = calls
         self._clock = clock
         self._decide = decide

@@ -75,11 +75,7 @@ class Custody:
             self._acquit()
 
     def holder_died(self, end: int) -> None:
-        """Record a death of the holder.
-
-        Args:
-            end: The end of the partition when the death was detected.
-        """
+        """Record a death of the holder; `end`: of the partition when that was detected."""
         if self.deaths < 2 and not self.begun:
             self.deaths, self._until = 1, end
         elif self.deaths == 1:
@@ -103,11 +99,7 @@ class Custody:
         self.alone = None
 
     def text(self, position: int) -> str:
-        """Return the custody as text for the commit's metadata.
-
-        Args:
-            position: The offset that is committed with it; all messages before it are handled.
-        """
+        """Return the custody as text for the metadata of a commit of that position."""
         fields: dict[str, str] = {}
         if self.holder:
             fields[_HELD] = self.holder
@@ -125,11 +117,7 @@ class Custody:
 
 
 def read_custody(position: int, text: str) -> Custody:
-    """Parse what `Custody.text` wrote.
-
-    Raises:
-        InvalidRequest: The text is malformed.
-    """
+    """Parse what `Custody.text` wrote. Raises InvalidRequest: The text is malformed."""
     custody = Custody()
     for field in text.split(" ") if text else ():
         name, _, value = field.partition(":")

@@ -66,12 +66,7 @@ class Producer:
         """Send a message; the future resolves to its offset once the cluster has it.
 
         The future fails with TopicMissing, or with Unavailable if the cluster rejects the message.
-
-        Args:
-            topic: The topic.
-            key: The message's key, which chooses the partition.
-            value: The message's value; None sends a tombstone.
-            headers: The message's headers.
+        The key chooses the partition; a value of None is a tombstone.
 
         Raises:
             MessageTooLarge: The message exceeds the cluster's limit.

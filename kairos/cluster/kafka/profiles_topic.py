@@ -61,9 +61,7 @@ async def follow(
 ) -> AsyncGenerator[ProfilesLearnt, None]:
     """Yield everything on the topic as one fact, which may be empty; then yield updates, for ever.
 
-    Args:
-        cluster: The Kafka cluster.
-        limit_bytes: Bound of what is merged into one fact; the oldest records are dropped first.
+    Of what exceeds `limit_bytes` in one fact the oldest records are dropped.
 
     Raises:
         Unavailable: The topic cannot be read, and retrying would not help.

@@ -97,14 +97,8 @@ class Subscription:
     ) -> None:
         """Create the subscription.
 
-        Args:
-            cluster: The Kafka cluster.
-            topics: Topics to read.
-            group: The consumer group; None reads all partitions, and commits nothing.
-            start: Where to begin without a group.
-            session_s: The group's session timeout.
-            tells_ends: Whether to yield a `Passed` whenever a partition has been read to its end.
-            reach: Reachability of the cluster, shared with other clients.
+        With `tells_ends`, a `Passed` is yielded whenever a partition has been read to its end.
+        `reach` is shared with other clients of the cluster.
         """
         contact = Contact(reach or Connectivity(cluster.servers))
         name = group or "kairos.readers"  # unused: without a group nothing is committed

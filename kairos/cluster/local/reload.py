@@ -47,18 +47,12 @@ class Reload:
     def __init__(
         self, settings: Settings, changes: Mapping[str, Change], audit: AuditLog | None = None
     ) -> None:
-        """Create the reload.
+        """Take, by the name of a setting, the function that applies a new value.
 
-        Args:
-            settings: The settings in force.
-            changes: By the name of a setting, the function that applies a new value. It cannot
-                fail: settings are validated when they are loaded. A setting without one needs a
-                restart.
-            audit: Records each reload.
+        It cannot fail: settings are validated when they are loaded.
         """
-        self.load: Callable[[], Settings] | None = (
-            None  # loads the settings; None: there are no files
-        )
+        # Loads the settings; None: there are no files.
+        self.load: Callable[[], Settings] | None = None
         self._in_force = settings
         self._changes, self._audit = changes, audit
 

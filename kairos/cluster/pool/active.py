@@ -87,10 +87,7 @@ class ActiveBalancer:
         clock: Clock,
         observers: tuple[Observer, ...],
     ) -> None:
-        """Create the balancer.
-
-        `ourselves` is this process's performer, which also runs the bus's calls.
-        """
+        """`ourselves` is this process's performer, which also runs the bus's calls."""
         self.balancer = balancer
         self._pool = pool
         self._ourselves = ourselves
@@ -325,16 +322,7 @@ class BusCallsHere:
         open_calls: OpenCallTable,
         clock: Clock,
     ) -> None:
-        """Create it.
-
-        Args:
-            ourselves: The performer of this process.
-            calls: Performs and answers the calls.
-            admit: Has the arrival of a call decided on, with the offset of its message.
-            publisher: Output of the decisions.
-            open_calls: Open calls of the pool.
-            clock: The clock.
-        """
+        """`admit` has the arrival of a call decided on, with the offset of its message."""
         self._ourselves = ourselves
         self._calls = calls
         self._admit = admit

@@ -321,14 +321,7 @@ class Recall:
     def __init__(
         self, active: ActiveBalancer, pool: str, until: int, epoch: int | None = None
     ) -> None:
-        """Start before any message has been read.
-
-        Args:
-            active: The balancer that replays the records.
-            pool: Its pool.
-            until: The offset of its own announcement.
-            epoch: The epoch in force before the first message; None: not known.
-        """
+        """`epoch`: in force before the first message; None: not known."""
         self._active = active
         self._pool = pool
         self._until = until

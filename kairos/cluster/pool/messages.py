@@ -126,12 +126,7 @@ class Epochs:
     """
 
     def __init__(self, first: int, newest: int | None) -> None:
-        """Start before any announcement has been read.
-
-        Args:
-            first: The offset from which announcements are read.
-            newest: The epoch in force before it; None: not known.
-        """
+        """Start to read announcements at an offset; `newest`: the epoch in force before it."""
         self._first = first
         self._newest = newest if newest is not None and newest < first else None
 

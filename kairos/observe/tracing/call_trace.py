@@ -76,12 +76,9 @@ class CallTrace:
         self._is_over = False
 
     def record_dispatch(self, dispatch: Dispatch, headers: MutableMapping[bytes, bytes]) -> None:
-        """Record that the call is sent to an instance.
+        """Record that the call is sent to an instance; a prefill/decode pair is one attempt.
 
-        Args:
-            dispatch: the dispatch; both instances of a prefill/decode pair count as one attempt.
-            headers: headers of the request, in which the attempt becomes the parent of the engine's
-                spans.
+        In the request's `headers` the attempt becomes the parent of the engine's spans.
         """
         if self._dispatch is not None:
             return

@@ -53,12 +53,9 @@ class Tracing:
     """Tracing of one process."""
 
     def __init__(self, exporter: OtlpExporter, *, ratio: float, salt: str) -> None:
-        """Start tracing.
+        """Start tracing. `ratio`: share of workflows' own traces to record.
 
-        Args:
-            exporter: exporter of the spans.
-            ratio: share of workflows' own traces to record.
-            salt: shared by the processes that serve calls of the same workflows.
+        `salt` is shared by the processes that serve calls of the same workflows.
         """
         self.exporter, self._ratio, self.salt = exporter, ratio, salt
         self._dice = random.Random(os.urandom(16))  # noqa: S311 - ids, not secrets
@@ -163,13 +160,7 @@ class WorkflowSpans:
     def __init__(
         self, salt: str, emit: Callable[[Iterable[TraceSpan]], None], *, idle_us: int
     ) -> None:
-        """Start without workflows.
-
-        Args:
-            salt: shared by processes that agree on trace ids.
-            emit: receives the spans.
-            idle_us: silence after which a workflow has ended.
-        """
+        """`salt`: as of `Tracing`. `idle_us`: silence after which a workflow has ended."""
         self._salt, self._emit, self._idle_us = salt, emit, idle_us
         self._open: OrderedDict[WorkflowKey, _Course] = OrderedDict()  # by their latest fact
         self._calls: dict[str, WorkflowKey] = {}

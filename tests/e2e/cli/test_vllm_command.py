@@ -180,7 +180,7 @@ async def test_an_engine_that_ends_is_told_of_and_leaves_nothing():
 
 
 def command(directory):
-    return Process(directory, "vllm", "--port", 0, module="kairos.cli.demos.vllm")
+    return Process(directory, "vllm", "--port", 0, module="scripts.vllm_engines")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -202,7 +202,7 @@ async def test_the_command_ends_in_order_with_what_started_it():
         *(
             "sh",
             "-c",
-            f"{sys.executable} -m kairos.cli.demos.vllm --port 0 --ends-slowly yes; true",
+            f"{sys.executable} -m scripts.vllm_engines --port 0 --ends-slowly yes; true",
         ),
         stdout=asyncio.subprocess.PIPE,
     )

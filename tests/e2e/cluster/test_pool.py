@@ -241,7 +241,7 @@ async def test_forged_records_stop_neither_those_that_run_nor_those_that_start(
     for name, each in (("after", service), ("there", late)):
         assert (await ask(session, each, name))[0] == 200
     lines = []
-    checked = await check_bus(pool.connection, CHECKED, None, lines.append)
+    checked = await asyncio.to_thread(check_bus, pool.connection, CHECKED, None, lines.append)
     assert checked.wrong == len(lines) >= 8
     assert {Topic.EVENTS, Topic.DISPATCHES, Topic.REQUESTS, Topic.PROFILES} <= {
         each.split("/")[0] for each in lines
@@ -261,10 +261,10 @@ async def test_a_group_is_brought_past_a_record_once_its_processes_have_stopped(
     with pytest.raises(SetupError, match="stop its processes"):
         await until_committed(pool, session, service, group, at)
     await stack.aclose()
-    said = await skip_record(pool.connection, at, group)
+    said = await asyncio.to_thread(skip_record, pool.connection, at, group)
     assert said.startswith(f"{group} goes on at {10**9 + 1} of {Topic.REQUESTS}/0")
     with pytest.raises(SetupError, match="behind it already"):
-        await skip_record(pool.connection, f"{Topic.REQUESTS}/0@3", group)
+        await asyncio.to_thread(skip_record, pool.connection, f"{Topic.REQUESTS}/0@3", group)
 
 
 async def until_committed(pool, session, service, group, at):
@@ -273,7 +273,7 @@ async def until_committed(pool, session, service, group, at):
         while True:
             await ask(session, service, "one")
             try:
-                return await skip_record(pool.connection, at, group)
+                return await asyncio.to_thread(skip_record, pool.connection, at, group)
             except SetupError as error:
                 if "has no place" not in str(error):
                     raise

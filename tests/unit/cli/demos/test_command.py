@@ -103,22 +103,6 @@ async def test_two_orders_of_which_one_ended_nothing_are_a_failure(runs):
     assert not await command.demo(BOTH, "sim", ONE, as_json=True)
 
 
-async def test_on_a_busy_machine_no_times_are_compared(runs, capsys, monkeypatch):
-    async def is_busy():
-        return True
-
-    monkeypatch.setattr(command, "_is_busy", is_busy)
-    outcomes, _ = runs
-    outcomes += [2, 2]
-
-    assert await command.demo(BOTH, "sim", ONE, as_json=False)
-
-    printed = capsys.readouterr().out
-    assert "This machine is busy" in printed
-    assert "are not compared" in printed
-    assert "single runs on this machine" not in printed
-
-
 async def test_the_first_run_is_shown_though_the_second_cannot_start(runs, capsys):
     outcomes, _ = runs
     outcomes += [2, SetupError("no engine")]

@@ -11,13 +11,14 @@ from kairos.cluster import KafkaCluster
 from kairos.cluster.kafka import topic_settings
 from kairos.cluster.kafka.topic_setup import partition_of
 from kairos.core import Topic, inbox_topic
+from scripts import topics
 
 DOCUMENT = Path(__file__).parents[4] / "deploy" / "topics.md"
-COMMAND = "python -m kairos.cluster.kafka.topic_settings > deploy/topics.md"
+COMMAND = "python -m scripts.topics > deploy/topics.md"
 
 
 def test_the_document_is_the_table():
-    assert DOCUMENT.read_text("utf-8") == topic_settings.markdown(), f"run {COMMAND}"
+    assert DOCUMENT.read_text("utf-8") == topics.markdown(), f"run {COMMAND}"
 
 
 def test_every_name_of_a_topic_is_in_the_table():

@@ -1,6 +1,6 @@
 """vLLM instances in the foreground, on cores and ports of their own: `make vllm`.
 
-`python -m kairos.cli.demos.vllm --count 2 --model tiny --port 8101` starts them, says where they
+`python -m scripts.vllm_engines --count 2 --model tiny --port 8101` starts them, says where they
 serve, and ends them with Ctrl-C, SIGTERM, or the end of what started it. Other options go to vLLM.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from kairos.cli.demos.engines import start_engines
 from kairos.core import SetupError
-from kairos.engines import MODELS
+from kairos.engines.vllm import MODELS
 
 PORT = 8101
 SILENCE_S = 10.0
@@ -72,7 +72,7 @@ async def until_ended(count: int, options: Sequence[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m kairos.cli.demos.vllm",
+        prog="python -m scripts.vllm_engines",
         description="vLLM on the CPU, with a model of random weights, an instance for each core.",
         epilog="Other options are vLLM's, such as --max-num-seqs or --scheduling-policy.",
         allow_abbrev=False,
