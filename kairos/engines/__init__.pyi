@@ -1,5 +1,3 @@
-from .engine_limits import ModelCard as ModelCard
-from .engine_limits import model_cards as model_cards
 from .engine_probe import read_metrics as read_metrics
 from .engine_process import EngineProcess as EngineProcess
 from .engine_process import end_all as end_all
@@ -9,5 +7,7 @@ from .engine_profiles import profile_to_toml as profile_to_toml
 from .fleet import Fleet as Fleet
 from .fleet import InstanceView as InstanceView
 from .fleet import upstream_of as upstream_of
+from .kinds import ModelCard as ModelCard
+from .kinds import model_cards as model_cards
 from .monitor import NOT_PROBED as NOT_PROBED
 from .monitor import Monitor as Monitor

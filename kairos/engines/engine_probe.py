@@ -20,8 +20,17 @@ from itertools import islice
 import msgspec
 
 from kairos.core import Instance, InstanceStatus, Phase
-from kairos.engines.engine_limits import EngineLimits, ModelCard, model_cards
-from kairos.engines.kinds import KINDS, LLAMA, SGLANG, VLLM, EngineKind, Series
+from kairos.engines.kinds import (
+    KINDS,
+    LLAMA,
+    SGLANG,
+    VLLM,
+    EngineKind,
+    EngineLimits,
+    ModelCard,
+    Series,
+    model_cards,
+)
 from kairos.proxy import MAX_FETCHED_BYTES, Fetcher, Upstream
 
 _SAMPLES = 4_096  # of a text; one with more says nothing

@@ -15,8 +15,8 @@ import ssl
 from collections.abc import Callable, Iterable
 
 from kairos.core import Instance, InstanceJoined, InstanceLeft, InstanceStatus, UpstreamUnreachable
-from kairos.engines.engine_limits import ModelCard, merged
 from kairos.engines.engine_probe import EngineProbe, NotReady, Target
+from kairos.engines.kinds import ModelCard, merged
 from kairos.proxy import (
     ConnectionBroke,
     EngineContexts,

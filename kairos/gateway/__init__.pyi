@@ -20,9 +20,9 @@ from .api.openapi import in_path as in_path
 from .api.openapi import json_of as json_of
 from .auth.access import KEY_HEADERS as KEY_HEADERS
 from .auth.access import Access as Access
+from .auth.access import ServiceClasses as ServiceClasses
 from .auth.access import access_of as access_of
 from .auth.access import authorization_of as authorization_of
-from .auth.service_class import ServiceClasses as ServiceClasses
 from .auth.signed_tokens import SignedTokens as SignedTokens
 from .operators.operators import may_have_page as may_have_page
 from .operators.operators import operators_front as operators_front

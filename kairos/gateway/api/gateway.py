@@ -5,9 +5,10 @@ What the balancer handles is a `Request`, made of the HTTP request, its caller a
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any, TypeVar
 
 from kairos.core import (
     RAW_HEADERS,
@@ -20,8 +21,7 @@ from kairos.core import (
     Sources,
 )
 from kairos.gateway.api.models import OwnModels
-from kairos.gateway.auth.access import Callers, credential_of
-from kairos.gateway.auth.service_class import ServiceClasses
+from kairos.gateway.auth.access import Callers, ServiceClasses, credential_of
 from kairos.gateway.server.exchange import Asking
 from kairos.gateway.server.openai_errors import INTERNAL_ERROR, new_id
 from kairos.host import TenantThreads
@@ -65,6 +65,7 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPT, _REQUEST_ID = RAW_HEADERS[Header.ATTEMPT], RAW_HEADERS[Header.REQUEST_ID]
 _NO_NAMES: Route = {}  # in a path
+T = TypeVar("T")
 READERS = 2  # threads that read large bodies; one body of a tenant at once
 
 
@@ -190,7 +191,7 @@ class GatewayCall:
         self._on_end = on_end
         self._is_over = False
         self._arrived: tuple[Body, Identity] | None = None  # if it has the id from its client
-        self._coming: asyncio.Task[Body] | asyncio.Task[Estimate] | None = None
+        self._coming: asyncio.Task[Any] | None = None
         request_id = valid_identifier(asked.headers.get(_REQUEST_ID)) or new_id()
         self._response = ClientResponse(request_id, exchange, exchange.caller)
         self._rules = rules_of(asked.method, asked.path)
@@ -232,27 +233,33 @@ class GatewayCall:
         keeper = None if self._gateway.access.is_open else tenant
         read = partial(body_of, self._rules, self._asked.headers, content, salt, keeper)
         if len(content) > BESIDE_BYTES:
-            beside = self._gateway.readers.run(self._caller.tenant, read)
-            reading = self._coming = asyncio.create_task(beside)
-            reading.add_done_callback(partial(self._has_read, content))
+            beside = self._gateway.readers.run(tenant, read)
+            self._go_on_after(beside, partial(self._on_parsed_body, content))
             return
         try:
             self._on_parsed_body(content, read())
         except Exception as error:  # noqa: BLE001 - it is answered, and logged if it is Kairos's
             self.ended(error)
 
-    def _has_read(self, content: bytes, reading: asyncio.Task[Body]) -> None:
-        self._coming = None
-        if self._is_over or reading.cancelled():
-            return
-        failed = reading.exception()
-        if isinstance(failed, Exception):  # not raised: this frame would keep the task alive
-            self.ended(failed)
-            return
-        try:
-            self._on_parsed_body(content, reading.result())
-        except Exception as error:  # noqa: BLE001 - as above
-            self.ended(error)
+    def _go_on_after(self, awaited: Coroutine[None, None, T], step: Callable[[T], None]) -> None:
+        """Take a step with the result of a coroutine, unless the call ends before."""
+
+        def come(task: asyncio.Task[T]) -> None:
+            self._coming = None
+            if self._is_over or task.cancelled():
+                return
+            failed = task.exception()
+            if isinstance(failed, Exception):  # not raised: this frame would keep the task alive
+                self.ended(failed)
+                return
+            try:
+                step(task.result())
+            except Exception as error:  # noqa: BLE001 - as above
+                self.ended(error)
+
+        coming = asyncio.create_task(awaited)
+        self._coming = coming
+        coming.add_done_callback(come)
 
     def _on_parsed_body(self, content: bytes, body: Body) -> None:
         """Handle the parsed body. Raises KairosError: The request is refused."""
@@ -271,23 +278,9 @@ class GatewayCall:
         prompts = gateway.prompts
         parts = body, tenant, identity.app, identity.agent
         if prompts.counts(body):
-            counting = self._coming = asyncio.create_task(prompts.estimate(*parts))
-            counting.add_done_callback(partial(self._estimated, body, identity))
+            self._go_on_after(prompts.estimate(*parts), partial(self._arrive, body, identity))
         else:
             self._arrive(body, identity, prompts.estimate_at_once(*parts))
-
-    def _estimated(self, body: Body, identity: Identity, counting: asyncio.Task[Estimate]) -> None:
-        self._coming = None
-        if self._is_over or counting.cancelled():
-            return
-        failed = counting.exception()
-        if isinstance(failed, Exception):
-            self.ended(failed)
-            return
-        try:
-            self._arrive(body, identity, counting.result())
-        except Exception as error:  # noqa: BLE001 - as above
-            self.ended(error)
 
     def _arrive(self, body: Body, identity: Identity, prompt: Estimate) -> None:
         """Create the call and start it. Raises KairosError: The request is refused."""
@@ -301,36 +294,59 @@ class GatewayCall:
             response.request_id = new_id()
         named = self._asked.headers.get(_REQUEST_ID) == response.request_id.encode()
         self._arrived = (body, identity) if named else None
-        rules = self._rules
-        request = _request_of(
-            response.request_id,
-            asked,
-            body,
-            identity,
-            self._caller,
-            gateway.classes,
-            prompt=prompt,
-            now=gateway.sink.now(),
-        )
-        if rules.needs_memory:
-            request, sink = self._follow(request, streams=body.stream)
-        else:
-            sink = gateway.engine.at_once.beside(gateway.sink)
+        rules, sink = self._rules, gateway.sink
+        now = sink.now()
+        request = self._request(self._caller, body, identity, prompt, now)
+        if not rules.needs_memory:
+            sink = gateway.engine.at_once.beside(sink)
+        elif gateway.tracing is not None:
+            request, sink = gateway.tracing.follow(request, asked, sink, streams=body.stream)
         call = Call(
-            request,
-            asked,
-            body,
-            response,
-            sink,
-            gateway.engine,
-            self,
-            gateway.on_trouble,
+            *(request, asked, body, response, sink, gateway.engine, self, gateway.on_trouble),
             ends_workflow=identity.ends_workflow
             or (rules.needs_memory and identity.workflow_id is None and self._by_inference is None),
             tries_again=rules.is_retried or not rules.needs_memory,
-            patience_s=patience_of(asked.headers, gateway.sink.now()),
+            patience_s=patience_of(asked.headers, now),
         )
         call.begin(request.deadline_at)
+
+    def _request(
+        self, caller: Caller, body: Body, identity: Identity, prompt: Estimate, now: int
+    ) -> Request:
+        """Return the call's request.
+
+        Raises:
+            KairosError: A header is invalid, or the caller may not use the class of service.
+        """
+        headers, request_id = self._asked.headers, self._response.request_id
+        classes = self._gateway.classes
+        service_class = classes.of(headers, caller)
+        deadline_at = deadline_of(headers, now, streams=body.stream)
+        return Request(
+            id=request_id,
+            tenant=caller.tenant,
+            workflow_id=identity.workflow_id or request_id,
+            app=identity.app,
+            agent=identity.agent,
+            upstream=identity.upstream,
+            parent_ids=identity.parent_ids,
+            sources=Sources(**identity.sources),
+            attempt=identity.attempt,
+            key=caller.key,
+            service_class=service_class,
+            deadline_at=classes.deadline(service_class, deadline_at, now),
+            budget=budget_of(headers),
+            model=body.model,
+            workflow_started_at=min(identity.started_at or now, now),
+            arrived_at=now,
+            prompt_tokens=prompt.tokens,
+            least_prompt_tokens=prompt.least,
+            completion_tokens=body.completion_tokens,
+            completion_limit=body.completion_limit,
+            sequences=body.sequences,
+            prefix=body.prefix,
+            prefix_units=body.prefix_units,
+        )
 
     def _is_id_taken(self, error: Exception) -> bool:
         """Return whether another process has a call with the id, by the error: see `_arrive`."""
@@ -349,13 +365,6 @@ class GatewayCall:
             self._arrive(body, identity, self._prompt)
         except Exception as error:  # noqa: BLE001 - as above
             self.ended(error)
-
-    def _follow(self, request: Request, *, streams: bool) -> tuple[Request, FactSink]:
-        """Attach tracing to the request's facts, if it is on."""
-        tracing, sink = self._gateway.tracing, self._gateway.sink
-        if tracing is None:
-            return request, sink
-        return tracing.follow(request, self._asked, sink, streams=streams)
 
     def on_body_refused(self, error: KairosError) -> None:
         """See `BodyTaker`."""
@@ -399,48 +408,3 @@ class GatewayCall:
             response.fail(self._gateway.error_for_client(error, response, self._caller))
         if self._on_end is not None:
             self._on_end()
-
-
-def _request_of(
-    request_id: str,
-    asked: Asked,
-    body: Body,
-    identity: Identity,
-    caller: Caller,
-    classes: ServiceClasses,
-    *,
-    prompt: Estimate,
-    now: int,
-) -> Request:
-    """Return the call's request.
-
-    Raises:
-        KairosError: A header is invalid, or the caller may not use the class of service.
-    """
-    service_class = classes.of(asked.headers, caller)
-    deadline_at = deadline_of(asked.headers, now, streams=body.stream)
-    return Request(
-        id=request_id,
-        tenant=caller.tenant,
-        workflow_id=identity.workflow_id or request_id,
-        app=identity.app,
-        agent=identity.agent,
-        upstream=identity.upstream,
-        parent_ids=identity.parent_ids,
-        sources=Sources(**identity.sources),
-        attempt=identity.attempt,
-        key=caller.key,
-        service_class=service_class,
-        deadline_at=classes.deadline(service_class, deadline_at, now),
-        budget=budget_of(asked.headers),
-        model=body.model,
-        workflow_started_at=min(identity.started_at or now, now),
-        arrived_at=now,
-        prompt_tokens=prompt.tokens,
-        least_prompt_tokens=prompt.least,
-        completion_tokens=body.completion_tokens,
-        completion_limit=body.completion_limit,
-        sequences=body.sequences,
-        prefix=body.prefix,
-        prefix_units=body.prefix_units,
-    )

@@ -16,7 +16,7 @@ from kairos.engines import Fleet, Monitor
 from kairos.gateway.api.front import LateApp, PortFront
 from kairos.gateway.api.health import MetricFamilies, Probes
 from kairos.gateway.auth.access import Access
-from kairos.gateway.server.hosts import ANY_HOST, HostNames, UnknownHost
+from kairos.gateway.server.cors import ANY_HOST, HostNames, UnknownHost
 from kairos.gateway.server.openai_errors import client_host, send_error
 from kairos.observe import AuditLog
 from kairos.request import ANONYMOUS, ASGIApp, Caller, Receive, Scope, Send
@@ -88,7 +88,7 @@ class Operators:
     def __init__(
         self, app: ASGIApp, access: Access, names: Iterable[str], audit: AuditLog | None = None
     ) -> None:
-        """Create the middleware. `names` are host names that are allowed (`hosts.py`)."""
+        """Create the middleware. `names` are host names that are allowed (`cors.py`)."""
         self._app, self._access, self._audit = app, access, audit
         self._names = HostNames(name for name in names if name != ANY_HOST)
 
@@ -154,7 +154,7 @@ def _check_origin(scope: Scope) -> None:
     """Check that Kairos's own page sent the request.
 
     A browser states the page's origin, which no page can forge, and a page cannot choose the Host
-    that Kairos is addressed by (`hosts.py`). A form cannot send JSON, and a script of another
+    that Kairos is addressed by (`cors.py`). A form cannot send JSON, and a script of another
     origin cannot send it without a preflight, which is not answered here. Behind a proxy that
     terminates TLS the page's scheme is https, and the request's is not.
 
@@ -224,7 +224,7 @@ def operators_front(
 ) -> ASGIApp:
     """Return the application of the operators' port.
 
-    `names` are host names that requests may use, in addition to addresses (`hosts.py`). `audit`
+    `names` are host names that requests may use, in addition to addresses (`cors.py`). `audit`
     records changes and refusals. For the rest see `build_admin`.
     """
     probes = Probes(lambda: bool(monitor.models()), metrics)

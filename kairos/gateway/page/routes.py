@@ -69,7 +69,7 @@ def add_follower_pages(
 ) -> Agents:
     """Add the page of a process that only follows; return the agents to `run` in the background.
 
-    `names` are host names that requests may use, in addition to addresses (`hosts.py`).
+    `names` are host names that requests may use, in addition to addresses (`cors.py`).
     """
     agents = Agents(follower.now, lambda: follower.estimates, lambda: follower.orchestrator)
     add_files(app, dict.fromkeys(_OF_DECIDER, "elsewhere.html") | _FOLLOWED)

@@ -206,9 +206,10 @@ class ServiceTls:
 
     def __init__(self, settings: Settings) -> None:
         """Load the files of the settings. Raises SetupError: A file cannot be used."""
-        callers, operators = callers_files(settings), operators_files(settings)
-        self.callers = None if callers is None else PortTls("the callers' port", callers)
-        self.operators = None if operators is None else PortTls("the operators' port", operators)
+        self.callers, self.operators = (
+            None if files is None else PortTls(f"the {name}' port", files)
+            for name, files in zip(("callers", "operators"), _files(settings), strict=True)
+        )
 
     @property
     def is_on(self) -> bool:
@@ -218,29 +219,20 @@ class ServiceTls:
         """Return the changes for `Reload`; none without TLS, which needs a restart to begin."""
         if not self.is_on:
             return {}
-        return dict.fromkeys(TLS_SETTINGS, _nothing) | {TLS_SETTINGS[0]: self.change_files}
+        return dict.fromkeys(TLS_SETTINGS, lambda _: None) | {TLS_SETTINGS[0]: self.change_files}
 
     def change_files(self, settings: Settings) -> None:
         """Apply reloaded settings, and read the files again. Unusable files change nothing."""
-        if self.callers is not None:
-            self.callers.use_files(callers_files(settings))
-        if self.operators is not None:
-            self.operators.use_files(operators_files(settings))
+        for port, files in zip((self.callers, self.operators), _files(settings), strict=True):
+            if port is not None:
+                port.use_files(files)
 
 
-def _nothing(_: Settings) -> None:
-    pass
-
-
-def callers_files(settings: Settings) -> TlsFiles | None:
+def _files(settings: Settings) -> tuple[TlsFiles | None, TlsFiles | None]:
+    """Return the files of the callers' port, and of the operators', whose client CA may differ."""
     if settings.tls_certificate is None:
-        return None
-    return TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
-
-
-def operators_files(settings: Settings) -> TlsFiles | None:
-    """Return the files for the operators' port; its client CA defaults to that of callers."""
-    if settings.tls_certificate is None:
-        return None
-    ca = settings.admin_tls_client_ca or settings.tls_client_ca
-    return TlsFiles(settings.tls_certificate, settings.tls_key, ca)
+        return None, None
+    authorities = settings.tls_client_ca, settings.admin_tls_client_ca or settings.tls_client_ca
+    pair = settings.tls_certificate, settings.tls_key
+    callers, operators = (TlsFiles(*pair, each) for each in authorities)
+    return callers, operators

@@ -45,11 +45,7 @@ class HttpLLM:
         self._model = {"model": model} if model is not None else {}
         self._headers = headers_with(api_key)
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S)
-        self._patience = patience or Patience()
-
-    @property
-    def patience(self) -> Patience:
-        return self._patience
+        self.patience = patience or Patience()
 
     def use_model(self, model: str | None) -> None:
         """Set the model for bodies that name none."""
@@ -68,7 +64,7 @@ class HttpLLM:
         await self._session.close()
 
     async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        return await self._patience.until_answered(partial(self._post, body), headers)
+        return await self.patience.until_answered(partial(self._post, body, None), headers)
 
     async def complete_streamed(
         self, body: dict[str, Any], headers: Mapping[str, str], listen: Listen
@@ -79,8 +75,7 @@ class HttpLLM:
         text.
         """
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        post = partial(self._post_streamed, asked, listen)
-        return await self._patience.until_answered(post, headers)
+        return await self.patience.until_answered(partial(self._post, asked, listen), headers)
 
     async def models(self) -> list[str]:
         """Return the models that the server offers now.
@@ -98,7 +93,7 @@ class HttpLLM:
             KairosError: The server is not a Kairos, or cannot be reached.
         """
         url = f"{self._base_url}/workflows/{quote(workflow_id, safe='')}/end"
-        await self._request("POST", url, None, {})
+        await ask_json(self._session, "POST", url, None, {})
 
     async def declare_plan(self, app: str, plan: PlannedWork) -> None:
         """Declare to a Kairos the calls that the workflows of an app consist of.
@@ -108,22 +103,13 @@ class HttpLLM:
         """
         url = f"{self._base_url}/plans/{quote(app, safe='')}"
         headers = {"Content-Type": "application/json"}
-        await self._request("PUT", url, msgspec.json.encode(plan), headers)
+        await ask_json(self._session, "PUT", url, msgspec.json.encode(plan), headers)
 
-    async def _post(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        data = msgspec.json.encode({**self._model, **body})
-        return await self._request("POST", self._url, data, headers)
-
-    async def _post_streamed(
-        self, body: dict[str, Any], listen: Listen, headers: Mapping[str, str]
+    async def _post(
+        self, body: dict[str, Any], listen: Listen | None, headers: Mapping[str, str]
     ) -> dict[str, Any]:
         data = msgspec.json.encode({**self._model, **body})
         return await ask_json(self._session, "POST", self._url, data, headers, listen)
-
-    async def _request(
-        self, method: str, url: str, data: bytes | None, headers: Mapping[str, str]
-    ) -> dict[str, Any]:
-        return await ask_json(self._session, method, url, data, headers)
 
 
 class ConnectionLost(Unavailable):
@@ -210,11 +196,6 @@ def describe_cause(error: Exception) -> str:
     return ": ".join(filter(None, (type(error).__name__, str(error))))
 
 
-def beginning(raw: bytes) -> str:
-    """Return the beginning of an answer, as text for an error."""
-    return raw[:_SHOWN].decode(errors="replace").strip() or "(nothing)"
-
-
 async def _read(response: aiohttp.ClientResponse) -> bytes:
     raw = bytearray()
     async for chunk in response.content.iter_any():
@@ -243,8 +224,9 @@ def read_answer(status: int, raw: bytes, retry_after: str) -> dict[str, Any]:
         try:
             return msgspec.json.decode(raw, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            begins = raw[:_SHOWN].decode(errors="replace").strip() or "(nothing)"
             raise UpstreamFailed(
-                f"the answer is not a JSON object: {error}; it begins: {beginning(raw)}"
+                f"the answer is not a JSON object: {error}; it begins: {begins}"
             ) from error
     said = read_error(raw)
     message = f"the model's server answered {status}: {said.message[:_MESSAGE_LIMIT] or 'nothing'}"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kairos.core import SharedLru
+from kairos.request.identity.conversation import decoded
 from kairos.request.identity.identity import (
     Field,
     Headers,
@@ -21,6 +22,9 @@ from kairos.request.identity.identity import (
 
 BODY_FIELDS = ("user", "prompt_cache_key", "metadata")
 _MAX_SESSIONS = 65_536  # whose workflow is remembered
+
+
+_anything = msgspec.json.Decoder()
 
 
 class _Alias(msgspec.Struct, frozen=True):
@@ -112,10 +116,7 @@ class Aliases:
 
 
 def _identifier_at(told: msgspec.Raw, members: Sequence[str]) -> str | None:
-    try:
-        value = msgspec.json.decode(told)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+    value = decoded(_anything, told)
     for name in members:
         value = value.get(name) if isinstance(value, dict) else None
     return identifier_of(str(value)) if isinstance(value, str | int) else None

@@ -8,10 +8,9 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
+from typing import Any
 
 import msgspec
-
-from kairos.request.identity.lenient_json import Part, decoded
 
 _MAX_PROMPT_BYTES = 4 << 20  # of a longer one, and of more messages, nothing is inferred
 _MAX_MESSAGES = 4096
@@ -32,6 +31,20 @@ _ONE_MARKED_TEXT = re.compile(
 _BILLINGS = re.compile(
     rb'\{"type":\s?"text",\s?"text":\s?"x-anthropic-billing-header[^"\\]{0,500}+"\}(?:,\s?)?'
 )
+
+
+class Part(msgspec.Struct, frozen=True):
+    text: str = ""
+    tool_use_id: str | None = None  # of the tool call that `content` is the result of
+    content: msgspec.Raw = msgspec.Raw()
+
+
+def decoded(decoder: "msgspec.json.Decoder[Any]", value: bytes | bytearray | msgspec.Raw) -> Any:
+    """Decode foreign JSON; an unreadable value becomes None."""
+    try:
+        return decoder.decode(value) if value else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def without_marks(spelt: bytes) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.request.identity.lenient_json import Part, decoded
+from kairos.request.identity.conversation import Part, decoded
 
 MAX_ANSWER_BYTES = 1 << 18  # a longer one is not read
 # An event with a piece of the answer, and the beginning of one like it. Quotes and line breaks are

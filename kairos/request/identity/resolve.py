@@ -19,8 +19,8 @@ import msgspec
 from kairos.core import RAW_HEADERS, TRACEPARENT_PATTERN, Header
 from kairos.request.caller import Caller
 from kairos.request.client_response import ASGIApp, Receive, Scope, Send
+from kairos.request.declared import declared_identity
 from kairos.request.identity.aliases import Aliases
-from kairos.request.identity.declared import declared_identity
 from kairos.request.identity.identity import Field, Headers, Identity, identifier_of
 
 Route = Mapping[Field, str]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kairos.engines import ModelCard, model_cards
-from kairos.engines.engine_limits import (
+from kairos.engines.kinds import (
     EngineLimits,
     llama_limits,
     merged,

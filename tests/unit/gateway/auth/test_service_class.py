@@ -4,8 +4,7 @@ import pytest
 
 from kairos.core import SERVICE_CLASSES, InvalidRequest, ServiceClass
 from kairos.gateway import ServiceClasses
-from kairos.gateway.auth.access import Caller
-from kairos.gateway.auth.service_class import ClassNotAllowed
+from kairos.gateway.auth.access import Caller, ClassNotAllowed
 
 ANYBODY = Caller("default")
 HELD = Caller("acme", None, "standard", ("standard", "batch"))

@@ -218,7 +218,7 @@ def test_at_most_32_parents_are_named():
 
 @pytest.mark.parametrize("value", [b"", b"a,", b",a", b"a,,b", b"two words", b"a;b", b"a" * 129])
 def test_parents_that_are_no_identifiers_are_refused_by_name(value):
-    with pytest.raises(InvalidRequest, match=r"^header x-kairos-parent-id is no valid identifier"):
+    with pytest.raises(InvalidRequest, match="x-kairos-parent-id is not a valid id"):
         said({PARENT: value})
 
 
