@@ -46,7 +46,6 @@ from kairos.observe import (
     OnError,
     Telemetry,
     Tracing,
-    audit_tasks,
     count_errors,
     flush_tasks,
     note_start,
@@ -169,7 +168,7 @@ async def running(
             reload = Reload(settings, changes, audit)
             ui.acts.reload = reload.again
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
-            background = [*access.background(), *audit_tasks(audit), *ui.background()]
+            background = [*access.background(), *flush_tasks(audit), *ui.background()]
             background += batches.background()
             background += stack.enter_context(batch_figures(settings.batches, telemetry.show))
             background += stack.enter_context(invocation_figures(settings.flows, telemetry))
@@ -232,7 +231,7 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
             reload = Reload(settings, changes | tls.changes(), audit)
             ui.acts.reload = reload.again
             url = url_of(sock, has_tls=tls.is_on)
-            beside = [*access.background(), *audit_tasks(audit), *ui.background()]
+            beside = [*access.background(), *flush_tasks(audit), *ui.background()]
             async with serving_ports(
                 {sock: server_of(app, tls=tls.operators)}, parts.background + beside
             ):

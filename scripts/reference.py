@@ -504,12 +504,11 @@ def _declared() -> Iterator[tuple[str, str, str]]:
     """Those of the orchestrator, as its source declares them: making one needs Kafka."""
     tree = ast.parse((ROOT / "kairos/cluster/orchestrate/service.py").read_text())
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            kind = {"GaugeMetricFamily": "gauge", "CounterMetricFamily": "counter"}
-            if node.func.id in kind:
-                name, said = (ast.literal_eval(each) for each in node.args[:2])
-                total = "_total" if kind[node.func.id] == "counter" else ""
-                yield f"`{name}{total}`", kind[node.func.id], _meaning(name, said)
+        named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if named and node.func.id in ("gauge", "counter"):
+            name, said = (ast.literal_eval(each) for each in node.args[:2])
+            total = "_total" if node.func.id == "counter" else ""
+            yield f"`{name}{total}`", node.func.id, _meaning(name, said)
 
 
 def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

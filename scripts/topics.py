@@ -2,6 +2,51 @@
 
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.topic_settings import HOUR_MS, TABLE, TopicSettings
+from kairos.core import Topic
+
+# What each carries, its key, and why it is kept so.
+_TEXTS = {
+    Topic.AGENTS: (
+        "an agent's inbox: tasks and messages to it; one topic per agent, `app.agent`",
+        "msg_id",
+        "at most as many processes share an agent as there are partitions",
+    ),
+    Topic.REQUESTS: (
+        "LLM calls over the bus, and what those who perform calls tell the balancer",
+        "pool",
+        "a pool is in one partition, whose reader decides; more only spread several pools",
+    ),
+    Topic.DISPATCHES: (
+        "what the balancer tells those who perform calls",
+        "pool",
+        "read as it comes; what is old concerns nobody",
+    ),
+    Topic.REPLIES: (
+        "answers to LLM calls over the bus; one topic per host that asks",
+        "msg_id",
+        "read as it comes; who lost a reply asks again",
+    ),
+    Topic.EVENTS: (
+        "facts, with what the balancer decided on each",
+        "msg_id",
+        "takeover and learning rest on the order of all facts",
+    ),
+    Topic.PROFILES: (
+        "what was learnt of each agent and application",
+        "what it is about",
+        "a balancer that starts reads all of it",
+    ),
+    Topic.RESULTS: (
+        "how workflows ended",
+        "msg_id",
+        "as for inboxes: those who submit tasks read it",
+    ),
+    Topic.DEAD_LETTERS: (
+        "messages that nobody could handle, and why",
+        "that of the message",
+        "few, and read by people",
+    ),
+}
 
 _INTRODUCTION = """\
 # Topics
@@ -42,9 +87,9 @@ def markdown() -> str:
         settings = ", ".join(
             f"`{setting}={wanted}`" for setting, wanted in topic.settings(settings_of).items()
         )
+        carries, key, why = _TEXTS[topic.name]
         rows.append(
-            f"| `{name}` | {topic.carries} | {topic.key} | {number} | {_kept(topic)} "
-            f"| {settings} | {topic.why} |"
+            f"| `{name}` | {carries} | {key} | {number} | {_kept(topic)} | {settings} | {why} |"
         )
     return _INTRODUCTION + "\n".join(rows) + "\n"
 

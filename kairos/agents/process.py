@@ -23,8 +23,6 @@ Say = Callable[[str], None]
 
 
 class SubmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Configuration of a process of agents."""
-
     applications: tuple[Application, ...]
     inboxes: tuple[str, ...]  # of the agents to run
     cluster: KafkaCluster
@@ -141,8 +139,6 @@ async def _first_model(server: HttpLLM, base_url: str, say: Say) -> str:
 
 
 class AgentTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks for one application."""
-
     application: Application
     values: tuple[Value, ...]
     cluster: KafkaCluster

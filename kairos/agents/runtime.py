@@ -57,8 +57,6 @@ log = logging.getLogger(__name__)
 
 
 class LLM(Protocol):
-    """Client of chat completions."""
-
     async def complete(self, body: Value, headers: Mapping[str, str]) -> Value:
         """Return the OpenAI response to an OpenAI chat-completions body.
 

@@ -46,8 +46,6 @@ class _Body(msgspec.Struct):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """Result of checking an input."""
-
     total: int  # lines that are calls
     errors: tuple[LineError, ...]
     model: str | None = None  # None: lines name several models, or none

@@ -31,8 +31,6 @@ def lines_ahead(tenants: int) -> int:
 
 
 class BatchTurns:
-    """Turns of one tenant's batches."""
-
     def __init__(self) -> None:
         self._tags = StartTags({})
         self._costs: dict[str, tuple[int, int]] = {}  # ended lines, and their tokens

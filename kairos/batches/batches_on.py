@@ -113,8 +113,6 @@ class BatchesOn:
 
 
 class BatchRoutes:
-    """Routes under `/v1/files` and `/v1/batches`."""
-
     def __init__(
         self,
         kept: KeptBatches,

@@ -92,8 +92,6 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchCounts(msgspec.Struct, frozen=True):
-    """Number of lines by outcome."""
-
     completed: int = 0
     failed: int = 0
 

@@ -4,12 +4,13 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kairos.batches.records import ENDED, OPEN, NoBatches
 from kairos.gateway import Access, Gateway, authorization_of
 from kairos.host import WallClock
+from kairos.observe import counter, gauge
 from kairos.settings import BatchSettings
 
 if TYPE_CHECKING:
@@ -79,16 +80,10 @@ class BatchFigures(Collector):
         self._lines, self._open = self._read_lines(), self._read_open()
 
     def collect(self) -> Iterator[Metric]:
-        lines = CounterMetricFamily("kairos_batch_lines", _LINES, labels=["state"])
-        for state in ENDED:
-            lines.add_metric([state], self._lines.get(state, 0))
-        yield lines
-        open_now = GaugeMetricFamily(
-            "kairos_batches_open", "Batches that have not ended", labels=["state"]
-        )
-        for state in OPEN:
-            open_now.add_metric([state], self._open.get(state, 0))
-        yield open_now
+        lines = {str(state): self._lines.get(state, 0) for state in ENDED}
+        open_now = {str(state): self._open.get(state, 0) for state in OPEN}
+        yield counter("kairos_batch_lines", _LINES, lines, "state")
+        yield gauge("kairos_batches_open", "Batches that have not ended", open_now, "state")
 
 
 @contextlib.contextmanager

@@ -141,7 +141,6 @@ class BatchDatabase:
             self._connection.close()
 
     def all(self, statement: str, *parameters: Any) -> list[Any]:
-        """Return the rows of a query."""
         with self._turn:
             return self._connection.execute(statement, parameters).fetchall()
 

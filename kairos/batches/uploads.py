@@ -49,8 +49,6 @@ class UploadsUnderWay:
 
 
 class _Form:
-    """Fields of an upload; the file is written to disk."""
-
     def __init__(self, file: BinaryIO, limit_bytes: int) -> None:
         self._file, self._limit_bytes = file, limit_bytes
         self.fields: dict[str, str] = {}

@@ -27,8 +27,6 @@ class ReadyLine(msgspec.Struct, frozen=True):
 
 
 class SentLine(msgspec.Struct, frozen=True):
-    """Line in flight."""
-
     line: ReadyLine
     custom_id: str
     call: InnerCall
@@ -36,8 +34,6 @@ class SentLine(msgspec.Struct, frozen=True):
 
 
 class BatchWork:
-    """State of a batch in its driver."""
-
     def __init__(self, record: BatchRecord, path: Path, done: Collection[int], at: int) -> None:
         """Open the input.
 

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 import typer
 
-from kairos.cli.options import with_options
+from kairos.cli.options import GATEWAY, SERVE, ApiKeyEnv, with_options
+from kairos.cli.running import cluster_named
 from kairos.cli.running import run as run_loop
 from kairos.core import SetupError
-from kairos.settings import Settings, default_api_key, load_settings
+from kairos.settings import default_api_key, load_settings
 
 if TYPE_CHECKING:
     from kairos.agents import Result
-    from kairos.cluster import KafkaCluster
 
-DEFAULTS = Settings()
-GATEWAY = f"http://{DEFAULTS.host}:{DEFAULTS.port}"
 INPUT_BYTES = 256 << 20
+_NO_BUS = (
+    "processes meet on Kafka: name it by --bus kafka://HOST:PORT, or KAIROS_BUS (`make kafka` "
+    "starts one); --bus memory is for one process alone, such as kairos demo"
+)
 T = TypeVar("T")
 
 app = typer.Typer(
@@ -39,8 +41,6 @@ ConfigFile = Annotated[
 
 
 class RunAgents(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the command."""
-
     modules: Annotated[
         list[str],
         typer.Argument(
@@ -67,11 +67,9 @@ class RunAgents(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: Annotated[
         int, typer.Option(min=1, max=10_000, help="Workflows at once, of each agent.")
     ] = 64
-    api_key_env: Annotated[
-        str | None, typer.Option(help="The environment variable that holds your API key.")
-    ] = None
+    api_key_env: ApiKeyEnv = None
     pool: Annotated[
-        str | None, typer.Option(help=f"Pool of engines, for --llm bus \\[{DEFAULTS.pool}].")
+        str | None, typer.Option(help=f"Pool of engines, for --llm bus \\[{SERVE.pool}].")
     ] = None
     replies: Annotated[
         str | None,
@@ -104,8 +102,8 @@ def run(given: RunAgents) -> None:
         raise SetupError("--llm bus sends LLM calls over Kafka: leave out --url and --api-key-env")
     api_key = default_api_key(given.api_key_env, os.environ)
     settings = load_settings(given.config_file, os.environ, {"bus": given.bus, "pool": given.pool})
-    cluster = _cluster(settings)
-    _log()
+    cluster = cluster_named(settings, _NO_BUS)
+    logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
     from kairos.agents import (
         SubmissionPlan,
         choose_inboxes,
@@ -173,7 +171,7 @@ def submit(
     if msg_id is not None and len(values) > 1:
         raise SetupError(f"--msg-id names one workflow, and these are {len(values)} tasks")
     settings = load_settings(config_file, os.environ, {"bus": bus})
-    cluster = _cluster(settings)
+    cluster = cluster_named(settings, _NO_BUS)
     from kairos.agents import (
         AgentTask,
         load_application,
@@ -244,22 +242,6 @@ def _numbered(where: str, number: int, line: bytes) -> dict[str, Any]:
 
 def _object(raw: bytes) -> dict[str, Any]:
     return msgspec.json.decode(raw, type=dict[str, Any])
-
-
-def _cluster(settings: Settings) -> "KafkaCluster":
-    from kairos.cluster import cluster_of
-
-    found = cluster_of(settings, os.environ)
-    if found is None:
-        raise SetupError(
-            "processes meet on Kafka: name it by --bus kafka://HOST:PORT, or KAIROS_BUS "
-            "(`make kafka` starts one); --bus memory is for one process alone, such as kairos demo"
-        )
-    return found
-
-
-def _log() -> None:
-    logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
 
 
 def _say(text: str) -> None:

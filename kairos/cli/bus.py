@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos.cli.options import BUS_HELP
-from kairos.core import SetupError
+from kairos.cli.running import cluster_named
 from kairos.settings import load_settings
 
 if TYPE_CHECKING:
@@ -71,10 +71,5 @@ def bus_skip(
 
 
 def _cluster(bus: str | None, config_file: Path | None) -> "KafkaCluster":
-    from kairos.cluster import cluster_of
-
     settings = load_settings(config_file, os.environ, {"bus": bus})
-    found = cluster_of(settings, os.environ)
-    if found is None:
-        raise SetupError("name the bus: --bus kafka://HOST:PORT, or KAIROS_BUS")
-    return found
+    return cluster_named(settings, "name the bus: --bus kafka://HOST:PORT, or KAIROS_BUS")

@@ -49,8 +49,6 @@ _alive = msgspec.json.Decoder(Alive)
 
 
 class CheckedBus(msgspec.Struct):
-    """The figures of one check."""
-
     records: int = 0
     wrong: int = 0
 

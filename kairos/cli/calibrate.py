@@ -16,8 +16,6 @@ from kairos.settings import default_api_key
 
 
 class Calibrate(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the command."""
-
     engine: Annotated[
         list[str],
         typer.Option(

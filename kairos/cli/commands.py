@@ -79,13 +79,11 @@ class Commands(TyperGroup):
         return load(cmd_name) if cmd_name in COMMANDS else None
 
     def whole(self) -> dict[str, Any]:
-        """Import all commands, and return them by name."""
         return {name: load(name) for name in COMMANDS}
 
 
 @cache
 def load(name: str) -> Any:
-    """Import a command or group of that name, and return it."""
     panel, module, attribute = COMMANDS[name]
     found = getattr(import_module(f"kairos.cli.{module}"), attribute)
     around = typer.Typer(rich_markup_mode="rich", add_completion=False)
@@ -112,7 +110,6 @@ class _PlainValue:
         self._full = full
 
     def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
-        """Return the value as the command takes it."""
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
         kind = self._annotation

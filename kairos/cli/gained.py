@@ -1,12 +1,11 @@
 """`kairos gained`: was it worth it?"""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos.cli.options import PLACEMENT_HELP, POLICY_HELP, SERVE
+from kairos.cli.options import PLACEMENT_HELP, POLICY_HELP, SERVE, AsJson, LogDirectory
 from kairos.core import PLACEMENT_NAMES, POLICY_NAMES, check_name
 
 if TYPE_CHECKING:
@@ -18,9 +17,7 @@ _EVERY_S = 0.5  # between two words on how far it is
 
 
 def gained(
-    log: Annotated[
-        Path, typer.Option(envvar="KAIROS_LOG_DIR", help="The directory of a serve --log.")
-    ],
+    log: LogDirectory,
     since: Annotated[
         str, typer.Option(help="A duration (30s, 15m, 2h: so long ago), a date or an instant.")
     ] = "1h",
@@ -28,7 +25,7 @@ def gained(
         str, typer.Option(help=f"The policy that served. {POLICY_HELP}")
     ] = SERVE.policy,
     placement: Annotated[str, typer.Option(help=f"The same. {PLACEMENT_HELP}")] = SERVE.placement,
-    as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
+    as_json: AsJson = False,
     progress: Annotated[
         bool, typer.Option("--progress", help="Say on stderr how far it is: shares of 1.")
     ] = False,

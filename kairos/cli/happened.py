@@ -1,11 +1,11 @@
 """The `kairos happened` command: look at a past time."""
 
 from datetime import datetime, time, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kairos.cli.options import AsJson, LogDirectory
 from kairos.core import SECOND, SetupError
 
 if TYPE_CHECKING:
@@ -21,13 +21,11 @@ def happened(
             help="When it begins: 03:12 (the last one), 2025-06-30T03:12, or 2h: so long ago."
         ),
     ],
-    log: Annotated[
-        Path, typer.Option(envvar="KAIROS_LOG_DIR", help="The directory of a serve --log.")
-    ],
+    log: LogDirectory,
     seconds: Annotated[
         float, typer.Option(min=1, max=_MOST_S, help="How much of it, in seconds.")
     ] = 300,
-    as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what happened at a past time, from the log of a kairos serve.
 

@@ -4,14 +4,14 @@ from typing import Annotated
 
 import typer
 
-from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, own_files
+from kairos.cli.options import GATEWAY, OwnCertificate, OwnKey, ServiceCa, own_files
 
 
 def health(
     url: Annotated[
         str,
         typer.Argument(help="A running Kairos; with a path, that is asked in place of /health."),
-    ] = f"http://{SERVE.host}:{SERVE.port}",
+    ] = GATEWAY,
     tls_ca: ServiceCa = None,
     tls_certificate: OwnCertificate = None,
     tls_key: OwnKey = None,

@@ -7,18 +7,24 @@ from typing import Annotated
 
 import typer
 
-from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, outline, own_files
+from kairos.cli.options import (
+    GATEWAY,
+    ApiKeyEnv,
+    AsJson,
+    LogDirectory,
+    OwnCertificate,
+    OwnKey,
+    ServiceCa,
+    outline,
+    own_files,
+)
 from kairos.settings import default_api_key
 
 
 def explain(
     workflow_id: str,
-    url: Annotated[
-        str, typer.Option(help="A running Kairos.")
-    ] = f"http://{SERVE.host}:{SERVE.port}",
-    api_key_env: Annotated[
-        str | None, typer.Option(help="The environment variable that holds your API key.")
-    ] = None,
+    url: Annotated[str, typer.Option(help="A running Kairos.")] = GATEWAY,
+    api_key_env: ApiKeyEnv = None,
     tls_ca: ServiceCa = None,
     tls_certificate: OwnCertificate = None,
     tls_key: OwnKey = None,
@@ -36,7 +42,7 @@ def explain(
             "were unavailable. Needs --log.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
+    as_json: AsJson = False,
     perfetto: Annotated[
         Path | None,
         typer.Option(help="Not shown, but written to this file, for ui.perfetto.dev to open."),
@@ -77,9 +83,7 @@ def export(
     since: Annotated[
         str, typer.Option(help="A duration (30s, 15m, 2h, 7d), a date or an instant; or all.")
     ],
-    log: Annotated[
-        Path, typer.Option(envvar="KAIROS_LOG_DIR", help="The directory of a serve --log.")
-    ],
+    log: LogDirectory,
     output: Annotated[
         Path, typer.Option(help="The file to write; as gzip, if its name ends in .gz.")
     ] = Path("workflows.jsonl"),

@@ -14,6 +14,7 @@ from kairos.settings import Settings, TlsFiles
 Options = TypeVar("Options")
 
 SERVE = Settings()  # the defaults
+GATEWAY = f"http://{SERVE.host}:{SERVE.port}"
 _POLICIES = ", ".join(sorted(POLICY_NAMES))
 POLICY_HELP = rf"Order of the queue \[{SERVE.policy}: least work left first]: {_POLICIES}."
 BUS_HELP = (
@@ -22,6 +23,14 @@ BUS_HELP = (
 )
 POOL_HELP = rf"On a bus: the engines for which decisions are made in one place \[{SERVE.pool}]."
 PLACEMENT_HELP = f"Choice of the instance: {', '.join(sorted(PLACEMENT_NAMES))}."
+
+LogDirectory = Annotated[
+    Path, typer.Option(envvar="KAIROS_LOG_DIR", help="The directory of a serve --log.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="The same, for a program.")]
+ApiKeyEnv = Annotated[
+    str | None, typer.Option(help="The environment variable that holds your API key.")
+]
 
 TlsCertificate = Annotated[
     Path | None,
@@ -83,7 +92,6 @@ def own_files(ca: Path | None, certificate: Path | None, key: Path | None) -> Tl
 
 
 def outline(figures: object, indent: str = "") -> str:
-    """Nested figures, one a line."""
     if not isinstance(figures, dict):
         return f" {figures}"
     lines = [f"{indent}{name}:{outline(value, indent + '  ')}" for name, value in figures.items()]

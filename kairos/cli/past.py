@@ -87,7 +87,6 @@ class _Story:
             self._most_waiting, self._most_running = len(self._waiting), len(self._running)
 
     def _follow(self, record: Record) -> None:
-        """Track the waiting and the running calls."""
         event = record.event
         if type(event) is Arrived and self._tracker.row(event.request.id) is not None:
             self._waiting.add(event.request.id)

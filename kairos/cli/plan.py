@@ -7,12 +7,10 @@ import msgspec
 import typer
 
 from kairos.cli.flow_options import FlowFile, FunctionsFile, Without, switched_off
-from kairos.cli.options import fill_options, with_options
+from kairos.cli.options import AsJson, fill_options, with_options
 
 
 class PlanFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the command."""
-
     flow: FlowFile
     inputs: Annotated[
         Path | None, typer.Option(help="The table of rows, to reckon with how many there are.")
@@ -44,7 +42,7 @@ class PlanFlow(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         typer.Option("--primitives", help="Show the engines' work for a row, part by part."),
     ] = False
-    as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False
+    as_json: AsJson = False
 
 
 @with_options

@@ -16,8 +16,6 @@ NOT_MET = 3  # the exit status where no pool is within target and budget
 
 
 class PlanHardware(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the command."""
-
     flow: Annotated[
         Path | None,
         typer.Argument(metavar="[FLOW]", help="A declared workflow, over the rows of --inputs."),

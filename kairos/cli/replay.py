@@ -11,13 +11,11 @@ import typer
 import uvloop
 
 from kairos.cli import load_options
-from kairos.settings import Settings, default_api_key
+from kairos.cli.options import GATEWAY, ApiKeyEnv
+from kairos.settings import default_api_key
 
 if TYPE_CHECKING:
     from kairos.simulate import Replay, Replayed
-
-DEFAULTS = Settings()
-GATEWAY = f"http://{DEFAULTS.host}:{DEFAULTS.port}"
 
 
 def replay(
@@ -32,9 +30,7 @@ def replay(
     model: Annotated[
         str | None, typer.Option(help=r"Asked for in every call \[the server's first].")
     ] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="The environment variable that holds your API key.")
-    ] = None,
+    api_key_env: ApiKeyEnv = None,
     max_context: load_options.MaxContext = None,
     time_limit: Annotated[
         float | None,

@@ -30,8 +30,6 @@ from kairos.cli.running import run as run_loop
 
 
 class RunFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the command."""
-
     flow: FlowFile
     out: Annotated[
         Path,

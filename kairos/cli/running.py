@@ -1,16 +1,20 @@
 """Runs the event loop of a command, and takes the signals that it gets."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import uvloop
 
-from kairos.core import KairosError
+from kairos.core import KairosError, SetupError
 from kairos.settings import Settings
+
+if TYPE_CHECKING:
+    from kairos.cluster import KafkaCluster
 
 _T = TypeVar("_T")
 
@@ -37,6 +41,16 @@ def _first_of_many() -> Iterator[None]:
         raise error from None
 
 
+def cluster_named(settings: Settings, otherwise: str) -> "KafkaCluster":
+    """Return the Kafka cluster in the settings. Raises SetupError, with that text, without one."""
+    from kairos.cluster import cluster_of
+
+    found = cluster_of(settings, os.environ)
+    if found is None:
+        raise SetupError(otherwise)
+    return found
+
+
 def stop_signal() -> asyncio.Event:
     """Set by Ctrl-C and SIGTERM."""
     stop = asyncio.Event()
@@ -55,6 +69,5 @@ def ignore_hangups() -> None:
 
 
 def has_files(config_file: Path | None, settings: Settings) -> bool:
-    """Return whether there are files to reload."""
     named = (config_file, settings.keys_path, settings.tls_certificate)
     return any(each is not None for each in named)

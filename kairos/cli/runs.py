@@ -15,6 +15,7 @@ from kairos.cli.flow_options import (
     absolute,
     retrieval,
 )
+from kairos.cli.options import AsJson
 from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
 
@@ -29,7 +30,7 @@ Run = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, or a p
 @app.command("list")
 def runs_list(
     directory: Directory = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List runs, the latest first. Runs that were not used for 30 days are removed."""
     import msgspec
@@ -48,7 +49,7 @@ def runs_list(
 def runs_show(
     run: Run,
     directory: Directory = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show a run: what it was to do, how far it is, what it spent and what was saved."""
     import msgspec

@@ -37,8 +37,6 @@ Load = Callable[[], Settings]
 
 
 class Serve(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the command."""
-
     engine: Annotated[
         list[str] | None,
         typer.Option(
@@ -190,8 +188,6 @@ def _arguments(given: "Serve | Balance") -> dict[str, object]:
 
 
 class Balance(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the command."""
-
     bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None
     pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None
     engine: Annotated[

@@ -13,22 +13,18 @@ import typer
 
 from kairos.cli import load_options
 from kairos.cli.flow_options import FunctionsFile, Without, switched_off
-from kairos.cli.options import fill_options, with_options
+from kairos.cli.options import SERVE, fill_options, with_options
 from kairos.core import PLACEMENT_NAMES, POLICY_NAMES, SECOND, SetupError
-from kairos.settings import Settings
 
 if TYPE_CHECKING:
     from kairos.observe import FactLog
     from kairos.simulate import Simulation
 
-DEFAULTS = Settings()
 POLICIES, PLACEMENTS = ", ".join(sorted(POLICY_NAMES)), ", ".join(sorted(PLACEMENT_NAMES))
 LOG_FILES = 1_000_000  # a simulation's log is whole
 
 
 class Simulate(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the command."""
-
     workflows: load_options.WorkflowsIfAny = None
     scenario: Annotated[
         Path | None,
@@ -41,11 +37,11 @@ class Simulate(msgspec.Struct, frozen=True, kw_only=True):
     functions: FunctionsFile = None
     without: Without = None
     policy: Annotated[
-        str | None, typer.Option(help=rf"Order of the queue \[{DEFAULTS.policy}]: {POLICIES}.")
+        str | None, typer.Option(help=rf"Order of the queue \[{SERVE.policy}]: {POLICIES}.")
     ] = None
     placement: Annotated[
         str | None,
-        typer.Option(help=rf"Choice of the instance \[{DEFAULTS.placement}]: {PLACEMENTS}."),
+        typer.Option(help=rf"Choice of the instance \[{SERVE.placement}]: {PLACEMENTS}."),
     ] = None
     versus: Annotated[
         str | None, typer.Option(help="Another policy: the same runs under it too, compared.")
@@ -192,7 +188,6 @@ def _progress() -> "Iterator[Callable[[Simulation], None]]":
 
 
 def _told(simulation: "Simulation") -> str:
-    """Return the progress of the current run."""
     world, runs = simulation.world, len(simulation.seeds) * len(simulation.policies)
     assert world is not None
     return (

@@ -13,8 +13,6 @@ _Failure = Literal["unavailable", "hang", "cut", "stall", "error"]
 
 
 class StandInOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the command."""
-
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any.")] = 8100
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     model: Annotated[str, typer.Option(help="Name of the model that it serves.")] = "standin"

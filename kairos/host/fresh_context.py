@@ -42,7 +42,6 @@ class FreshContext:
         self._tell()
 
     def __call__(self) -> ssl.SSLContext:
-        """Return the context for a new connection."""
         now_s = self._now_s()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s

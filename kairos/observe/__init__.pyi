@@ -1,6 +1,5 @@
 from .audit_log import AuditLog as AuditLog
 from .audit_log import OnError as OnError
-from .audit_log import audit_tasks as audit_tasks
 from .audit_log import count_errors as count_errors
 from .audit_log import open_audit_log as open_audit_log
 from .explain import explain_from_log as explain_from_log
@@ -16,6 +15,8 @@ from .fact_log import open_log as open_log
 from .fact_log import read_facts as read_facts
 from .fact_log import read_limits as read_limits
 from .fact_log import read_recent as read_recent
+from .families import counter as counter
+from .families import gauge as gauge
 from .left_out import UNREADABLE as UNREADABLE
 from .left_out import bus_figures as bus_figures
 from .left_out import count_buried as count_buried

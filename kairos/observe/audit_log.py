@@ -6,13 +6,12 @@ senders must neither fill the disk nor displace older lines: per caller, the fir
 minute has a line and the others are counted; callers beyond a number are counted together.
 """
 
-import asyncio
 import contextlib
 import fcntl
 import logging
 import os
 import stat
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -27,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 Port = Literal["callers", "operators"]
 
-FLUSH_S = 1.0
 WINDOW_US = 60 * SECOND
 MOST_CALLERS = 50  # keys, and as many addresses, with lines of their own in a window
 ADDRESS = "at "  # prefix of a caller's address, if its tenant is unknown
@@ -104,8 +102,6 @@ class RotatedFile:
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the audit log."""
-
     at: str  # in UTC
     what: str  # METHOD /path of an operator's request; reload; refused
     port: Port | None = None
@@ -261,16 +257,6 @@ def count_errors(count: Callable[[KairosError], None], audit: AuditLog | None) -
             audit.log_refusal(error, caller, called.removeprefix(ADDRESS) if is_address else None)
 
     return heard
-
-
-def audit_tasks(audit: AuditLog | None) -> list[Coroutine[None, None, None]]:
-    return [] if audit is None else [_flush(audit)]
-
-
-async def _flush(audit: AuditLog) -> None:
-    while True:
-        await asyncio.sleep(FLUSH_S)
-        audit.flush()
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from kairos.core import (
     Started,
 )
 from kairos.host import atomic_write
+from kairos.observe.audit_log import AuditLog
 
 logger = logging.getLogger(__name__)
 
@@ -219,11 +220,11 @@ def note_start(
         log(Record(at, Started(calls, instances)))
 
 
-def flush_tasks(log: FactLog | None) -> list[Coroutine[None, None, None]]:
+def flush_tasks(log: FactLog | AuditLog | None) -> list[Coroutine[None, None, None]]:
     return [] if log is None else [_flush(log)]
 
 
-async def _flush(log: FactLog) -> None:
+async def _flush(log: FactLog | AuditLog) -> None:
     while True:
         await asyncio.sleep(FLUSH_S)
         log.flush()

@@ -7,12 +7,13 @@ counts are global, since a process has one Prometheus endpoint.
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Any
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from kairos.core import InvalidRequest, Topic
+from kairos.observe.families import counter
 
 logger = logging.getLogger(__name__)
 
@@ -23,25 +24,12 @@ _left_out: Counter[str] = Counter()
 _buried: Counter[str] = Counter()
 
 
-class BusRecord(Protocol):
-    """A message on the bus and its position."""
-
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def partition(self) -> int: ...
-
-    @property
-    def offset(self) -> int: ...
-
-
 def count_left_out(topic: str) -> None:
     _left_out[_family(topic)] += 1
 
 
-def leave_out(message: BusRecord, reason: object) -> None:
-    """Count a message that is ignored, and log its position and the reason.
+def leave_out(message: Any, reason: object) -> None:
+    """Count a message of the bus that is ignored, and log its position and the reason.
 
     An exception that is not among UNREADABLE is a bug of Kairos: its traceback is logged.
     """
@@ -72,10 +60,7 @@ def bus_figures() -> Iterator[Metric]:
         ("kairos_bus_left_out", _left_out, "Malformed Kafka messages ignored"),
         ("kairos_bus_dead_letters", _buried, "Kafka messages moved to dead letters"),
     ):
-        family = CounterMetricFamily(name, documentation, labels=["topic"])
-        for topic, count in sorted(counts.items()):
-            family.add_metric([topic], count)
-        yield family
+        yield counter(name, documentation, dict(sorted(counts.items())), "topic")
 
 
 def _family(topic: str) -> str:

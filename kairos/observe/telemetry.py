@@ -16,7 +16,6 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import (
     CounterMetricFamily,
-    GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
@@ -39,9 +38,11 @@ from kairos.core import (
     load_of_pool,
     most_waiting_s,
 )
+from kairos.observe.families import counter, gauge
 from kairos.observe.left_out import bus_figures
 
 _STALE_US = 3 * SECOND  # age at which an engine's status is outdated
+_TRUST = "Circuit breaker of the instance: 1 closed, 0 open, 0.5 half-open"
 _TRUSTED = {"closed": 1.0, "half-open": 0.5, "open": 0.0}
 _OUTCOMES = ("finished", "failed", "cancelled", "refused")
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -71,7 +72,6 @@ class Count(Collector):
         self._counts[value] += amount
 
     def counts(self) -> Mapping[str, float]:
-        """Return the counts by value of the label."""
         return self._counts
 
     def collect(self) -> Iterator[Metric]:
@@ -120,8 +120,6 @@ class Times(Collector):
 
 
 class Telemetry(Collector):
-    """Observer of records that exports metrics."""
-
     def __init__(
         self,
         balancer: Callable[[], Balancer],
@@ -160,7 +158,6 @@ class Telemetry(Collector):
         self._registry.register(self)
 
     def show(self, collector: Collector) -> None:
-        """Export the metrics of a collector, too."""
         self._registry.register(collector)
 
     def show_to_operators(self, families: Callable[[], Iterable[Metric]]) -> None:
@@ -204,7 +201,6 @@ class Telemetry(Collector):
         self._errors.labels(code).inc(count)
 
     def errors(self) -> dict[str, int]:
-        """Return the number of error responses by code."""
         [family] = self._errors.collect()
         samples = [each for each in family.samples if each.name.endswith("_total")]
         return {each.labels["code"]: int(each.value) for each in samples}
@@ -218,45 +214,28 @@ class Telemetry(Collector):
         return chain(self.families(), self.tenants.collect(), *of_tenants)
 
     def collect(self) -> Iterator[Metric]:
+        balancer, ledger = self._balancer(), self._balancer().ledger
+        ids, now = list(ledger.instances), self._now()
+        running = {each: ledger.running(each) for each in ids}
+        trusted = {each: _TRUSTED[balancer.faults.circuits.state(each, now)] for each in ids}
+        booked = {each: ledger.held_tokens(each, balancer.at) for each in ids}
         yield from bus_figures()
-        yield GaugeMetricFamily(
-            "kairos_requests_waiting", "Requests in the queue", value=self._balancer().waiting
-        )
-        running = GaugeMetricFamily(
-            "kairos_requests_running", "Requests on the instance", labels=["instance"]
-        )
-        booked = GaugeMetricFamily(
-            "kairos_kv_booked_tokens", "KV memory booked on the instance", labels=["instance"]
-        )
-        balancer = self._balancer()
-        ledger = balancer.ledger
-        trusted = GaugeMetricFamily(
-            "kairos_instance_trusted",
-            "Circuit breaker of the instance: 1 closed, 0 open, 0.5 half-open",
-            labels=["instance"],
-        )
-        for instance_id in ledger.instances:
-            state = balancer.faults.circuits.state(instance_id, self._now())
-            trusted.add_metric([instance_id], _TRUSTED[state])
-            running.add_metric([instance_id], ledger.running(instance_id))
-            booked.add_metric([instance_id], ledger.held_tokens(instance_id, balancer.at))
-        yield running
-        yield booked
-        yield trusted
+        yield gauge("kairos_requests_waiting", "Requests in the queue", balancer.waiting)
+        for name, said, figures in (
+            ("requests_running", "Requests on the instance", running),
+            ("kv_booked_tokens", "KV memory booked on the instance", booked),
+            ("instance_trusted", _TRUST, trusted),
+        ):
+            yield gauge(f"kairos_{name}", said, figures, "instance")
         yield from load(balancer)
         yield from engines(self._statuses())
         if self._orchestrator is not None:
             yield from learning_metrics(self._orchestrator)
-        tau = self._balancer().estimates.kendall_tau
-        if tau is not None:
-            yield GaugeMetricFamily(
-                "kairos_rank_kendall_tau",
-                "Correlation (Kendall's tau) of agents' ranks with their mean remaining work",
-                value=tau,
-            )
+        if (tau := balancer.estimates.kendall_tau) is not None:
+            said = "Correlation (Kendall's tau) of agents' ranks with their mean remaining work"
+            yield gauge("kairos_rank_kendall_tau", said, tau)
 
     def _statuses(self) -> list[InstanceStatus]:
-        """Return the current status of each instance that has one."""
         told = (self._told.get(each) for each in self._balancer().ledger.instances)
         now = self._now()
         return [last[1] for last in told if last is not None and now - last[0] <= _STALE_US]
@@ -281,57 +260,51 @@ class Telemetry(Collector):
 def load(balancer: Balancer) -> Iterator[Metric]:
     """Yield metrics for autoscaling. Models are named only to operators (`/admin/scaling`)."""
     models = load_of_pool(balancer)
-    yield GaugeMetricFamily(
+    yield gauge(
         "kairos_waiting_work_seconds",
         "Estimated seconds of queued work, of the model with most",
-        value=most_waiting_s(models),
+        most_waiting_s(models),
     )
-    yield GaugeMetricFamily(
+    yield gauge(
         "kairos_pool_busy_ratio",
         "Share of the instances' capacity in use, of the busiest model",
-        value=highest_utilisation(models),
+        highest_utilisation(models),
     )
 
 
 def engines(statuses: Iterable[InstanceStatus]) -> Iterator[Metric]:
     """Yield metrics that engines report; a metric that an engine does not report has no series."""
-    families: tuple[tuple[str, GaugeMetricFamily | CounterMetricFamily], ...] = (
-        ("kv_used", _gauge("kv_used_ratio", "Share of the KV memory used by running calls")),
-        ("running", _gauge("requests_running", "Running calls, from any client")),
-        ("waiting", _gauge("requests_waiting", "Calls waiting inside the engine")),
-        ("preemptions", _counter("preemptions", "Calls preempted by the engine")),
-        ("queried_tokens", _counter("prefix_queried_tokens", "Prompt tokens looked up in a cache")),
-        ("cached_tokens", _counter("prefix_cached_tokens", "Prompt tokens found in a cache")),
-    )
-    for status in statuses:
-        for field, family in families:
-            if (value := getattr(status, field)) is not None:
-                family.add_metric([status.instance_id], value)
-    for _, family in families:
-        yield family
-
-
-def _gauge(name: str, documentation: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"kairos_engine_{name}", documentation, labels=["instance"])
-
-
-def _counter(name: str, documentation: str) -> CounterMetricFamily:
-    return CounterMetricFamily(f"kairos_engine_{name}", documentation, labels=["instance"])
+    known = {each.instance_id: each for each in statuses}
+    for field, kind, name, said in (
+        ("kv_used", gauge, "kv_used_ratio", "Share of the KV memory used by running calls"),
+        ("running", gauge, "requests_running", "Running calls, from any client"),
+        ("waiting", gauge, "requests_waiting", "Calls waiting inside the engine"),
+        ("preemptions", counter, "preemptions", "Calls preempted by the engine"),
+        ("queried_tokens", counter, "prefix_queried_tokens", "Prompt tokens looked up in a cache"),
+        ("cached_tokens", counter, "prefix_cached_tokens", "Prompt tokens found in a cache"),
+    ):
+        told = {each: getattr(status, field) for each, status in known.items()}
+        figures = {each: value for each, value in told.items() if value is not None}
+        yield kind(f"kairos_engine_{name}", said, figures, "instance")
 
 
 def learning_metrics(orchestrator: Orchestrator) -> Iterator[Metric]:
-    yield GaugeMetricFamily("kairos_workflows_open", "Open workflows", value=len(orchestrator))
-    for name, count, documentation in (
-        ("idle", orchestrator.expired, "Workflows ended by silence"),
-        ("evicted", orchestrator.evicted, "Open workflows evicted from memory"),
-        ("unlearnt", orchestrator.unlearnt, "Ended workflows dropped before they were learnt from"),
+    yield gauge("kairos_workflows_open", "Open workflows", len(orchestrator))
+    for name, count, said in (
+        ("workflows_idle", orchestrator.expired, "Workflows ended by silence"),
+        ("workflows_evicted", orchestrator.evicted, "Open workflows evicted from memory"),
+        (
+            "workflows_unlearnt",
+            orchestrator.unlearnt,
+            "Ended workflows dropped before they were learnt from",
+        ),
+        (
+            "pooled_calls",
+            orchestrator.profiles.pooled,
+            "Calls of agents that are not tracked by name",
+        ),
     ):
-        yield CounterMetricFamily(f"kairos_workflows_{name}", documentation, value=count)
-    yield CounterMetricFamily(
-        "kairos_pooled_calls",
-        "Calls of agents that are not tracked by name",
-        value=orchestrator.profiles.pooled,
-    )
+        yield counter(f"kairos_{name}", said, count)
 
 
 class _Had(msgspec.Struct):

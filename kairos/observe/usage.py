@@ -138,7 +138,6 @@ class UsageMeter:
 
     @property
     def under_way(self) -> int:
-        """Return the number of calls that have not ended."""
         return len(self._tracker)
 
     def observe(self, record: Record) -> list[CallUse]:
@@ -270,7 +269,6 @@ class ModelPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instance_hour: float | None = None  # per hour of service
 
     def of(self, use: CallUse) -> float:
-        """Return the cost of a call, in the file's currency."""
         prompt = self.prompt or 0.0
         cached = prompt if self.cached is None else self.cached
         tokens = (use.prompt_tokens - use.cached_tokens) * prompt + use.cached_tokens * cached
@@ -325,8 +323,6 @@ def _check(path: Path, name: str, prices: ModelPrices) -> None:
 
 
 class UsageFigures(msgspec.Struct):
-    """Usage of the calls of a group, or of all."""
-
     calls: int = 0  # ended calls of any outcome
     failed: int = 0
     refused: int = 0
@@ -434,8 +430,6 @@ def _facts(directory: Path) -> Iterator[Record]:
 
 
 class _Groups:
-    """Usage by group, and in total."""
-
     def __init__(self, by: tuple[str, ...], prices: Prices | None) -> None:
         self.total = UsageFigures()
         self.unmeasured = 0

@@ -171,7 +171,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def budget(self) -> Budget:
-        """Maximum budget of a workflow."""
         wall_us = None if self.budget_s is None else self.budget_s * SECOND
         return Budget(self.budget_calls, self.budget_tokens, wall_us)
 

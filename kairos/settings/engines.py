@@ -1,7 +1,7 @@
 """Settings of engines."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,16 +26,18 @@ _ENGINE_FORM = (
     "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N][,phase=both|prefill|decode]"
     "[,usd_per_hour=N][,ca=FILE][,client_certificate=FILE][,client_key=FILE]"
 )
-_ENGINE_OPTION = re.compile(
-    r"(?P<whole>max_num_seqs|kv_tokens)=(?P<number>[0-9]{1,12})"
-    r"|priority=(?P<is>yes|no)"
-    r"|token_us=(?P<us>[0-9]{1,12}(?:\.[0-9]{1,6})?)"
-    r"|phase=(?P<phase>both|prefill|decode)"
-    r"|usd_per_hour=(?P<usd>[0-9]{1,7}(?:\.[0-9]{1,6})?)"
-    r"|(?P<path>ca|client_certificate|client_key)=(?P<file>[^\0]{1,4096})",
-    re.ASCII,
-)
-
+_WHOLE = r"[0-9]{1,12}"
+_FILE = r"[^\0]{1,4096}"
+# Options of that form: what their values look like, and what makes settings of them.
+_ENGINE_OPTIONS: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "max_num_seqs": (_WHOLE, int),
+    "kv_tokens": (_WHOLE, int),
+    "priority": ("yes|no", "yes".__eq__),
+    "token_us": (r"[0-9]{1,12}(\.[0-9]{1,6})?", float),
+    "phase": ("both|prefill|decode", str),
+    "usd_per_hour": (r"[0-9]{1,7}(\.[0-9]{1,6})?", float),
+    **dict.fromkeys(("ca", "client_certificate", "client_key"), (_FILE, str)),
+}
 _OF_AN_ENGINE = {"certificate": "client_certificate", "key": "client_key"}
 
 
@@ -74,24 +76,14 @@ def parse_engine(text: str) -> EngineSettings:
     url, *options = text.split(",")
     given: dict[str, Any] = {}
     for option in options:
-        read = _ENGINE_OPTION.fullmatch(option)
-        if read is None:
+        name, _, value = option.partition("=")
+        form, convert = _ENGINE_OPTIONS.get(name, (r"(?!)", str))
+        if not re.fullmatch(form, value, re.ASCII):
             raise SetupError(
                 f"--engine {_without_user(text)}: the options after the URL are invalid; "
                 f"write {_ENGINE_FORM}"
             )
-        if read["whole"]:
-            given[read["whole"]] = int(read["number"])
-        elif read["is"]:
-            given["priority"] = read["is"] == "yes"
-        elif read["phase"]:
-            given["phase"] = read["phase"]
-        elif read["usd"]:
-            given["usd_per_hour"] = float(read["usd"])
-        elif read["path"]:
-            given[read["path"]] = read["file"]
-        else:
-            given["token_us"] = float(read["us"])
+        given[name] = convert(value)
     return EngineSettings(url=url, **given)
 
 

@@ -17,8 +17,6 @@ _HEAD = "# `kairos keys` writes this file again with each change: comments in it
 
 
 class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Contents of the file."""
-
     key: tuple[KeySettings, ...] = ()
 
 

@@ -114,7 +114,6 @@ class _Demo:
             )
 
     async def _follow_each(self) -> None:
-        """Run one order after the other."""
         record_to = self._options.record
         for each in self._settings:
             if len(self._settings) > 1:
@@ -196,7 +195,6 @@ class _Demo:
         return not failed and not unfinished
 
     def _progress_of(self, run: Run) -> Text:
-        """Return the queue, the instances and the finished workflows."""
         balancer = run.service.brain.balancer
         ledger = balancer.ledger
         running = "  ".join(
@@ -209,7 +207,6 @@ class _Demo:
         )
 
     def _both_progress(self) -> Text:
-        """Return a line of progress for each of the orders."""
         width = max(map(len, self._runs))
         lines = [
             Text(f"{name:<{width}} ") + self._progress_of(run) for name, run in self._runs.items()

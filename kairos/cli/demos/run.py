@@ -38,13 +38,10 @@ ENGINES_OF_AN_ORDER: dict[Kind, int] = {"llama": 1, "sim": ENGINES, "vllm": 1}
 
 
 def engines_of_an_order(kind: Kind) -> int:
-    """Return how many engines each of two orders has that are run at the same time."""
     return ENGINES_OF_AN_ORDER[kind]
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """Outcome of one submitted task."""
-
     submission: DemoSubmission
     workflow_id: str
     submitted_at: int
@@ -53,8 +50,6 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 class Run:
-    """A running demo, which may be inspected."""
-
     def __init__(
         self, service: Service, metrics: RunMetrics, run_id: str, cluster: KafkaCluster | None
     ) -> None:
@@ -78,7 +73,6 @@ class Run:
         return sum(outcome.result is not None for outcome in self.outcomes.values())
 
     def start(self) -> None:
-        """Let the time of the tasks begin now."""
         self.started_at = self.service.brain.now()
 
     async def to_the_end(

@@ -73,11 +73,9 @@ class OpenCallTable:
         return [each for each in self._calls.values() if each.performer in names]
 
     def oldest_at(self, default: int) -> int:
-        """Return when the oldest open call arrived."""
         return min((each.logged_at for each in self._calls.values()), default=default)
 
     def running(self, instance_id: str) -> int:
-        """Return the number of calls on an instance."""
         dispatches = (each.dispatch for each in self._calls.values())
         return sum(each is not None and each.instance_id == instance_id for each in dispatches)
 

@@ -37,8 +37,6 @@ OF_CALLS = FirstToken | PrefillFailed | Finished | Failed | Cancelled | Bounced
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A fact from a performer."""
-
     performer: str
     event: Event
     turn: int = 0  # of the call that waits from then on

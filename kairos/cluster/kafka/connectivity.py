@@ -92,7 +92,6 @@ class Contact:
         self._probes_at = 0.0
 
     def settings(self) -> dict[str, object]:
-        """Return the settings that the client's configuration needs."""
         return {"error_cb": self._failed, "logger": _Diagnostics()}
 
     def made(self) -> None:

@@ -61,7 +61,6 @@ class Share:
         return position, text
 
     def add(self, item: ReceivedMessage | Passed) -> None:
-        """Add an item of the partition."""
         self._later.append(item)
         if isinstance(item, ReceivedMessage):
             self.held_bytes += _weight(item)

@@ -104,7 +104,6 @@ class Watermark:
         self._next = max(self._next, offset)
 
     def finish(self, offset: int) -> None:
-        """Mark a message as done."""
         del self._undone[offset]
         self._end = max(self._end, offset + 1)
 

@@ -76,7 +76,6 @@ class Reload:
             logger.warning("%s", error)
 
     def __call__(self, load: Callable[[], Settings]) -> Reread:
-        """Load, check and apply settings. Return and log the result."""
         try:
             told = load()
         except SetupError as error:
@@ -163,8 +162,6 @@ def entitlement_changes(
 
 
 def policy_changes(brain: "LocalControl", gains: Gains) -> dict[str, Change]:
-    """Return the change of the scheduling policy."""
-
     def change(settings: Settings) -> None:
         brain.order_by(settings.policy)
         gains.policy = settings.policy

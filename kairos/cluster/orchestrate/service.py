@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 
 from fastapi import FastAPI
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kairos import __version__
@@ -32,15 +32,21 @@ from kairos.gateway import (
     serving_ports,
     url_of,
 )
-from kairos.observe import AuditLog, audit_tasks, bus_figures, learning_metrics, open_audit_log
+from kairos.observe import (
+    AuditLog,
+    bus_figures,
+    counter,
+    flush_tasks,
+    gauge,
+    learning_metrics,
+    open_audit_log,
+)
 from kairos.settings import Settings
 
 TOPICS = (Topic.EVENTS, Topic.PROFILES, Topic.REQUESTS, Topic.RESULTS, Topic.DEAD_LETTERS)
 
 
 class Orchestration:
-    """A running orchestrator."""
-
     def __init__(self, follower: Follower, reload: Reload, url: str) -> None:
         self.follower, self.reload = follower, reload
         self.url = url
@@ -73,7 +79,7 @@ async def following_workflows(settings: Settings) -> AsyncIterator[Orchestration
             probes = Probes(lambda: not follower.is_rebuilding, figures.collect)
             front = PortFront((probes,), app)
             server = server_of(front, tls=tls.callers, pages=pages_of(settings, access))
-            beside = [follower.run(), ends.run(), *access.background(), *audit_tasks(audit)]
+            beside = [follower.run(), ends.run(), *access.background(), *flush_tasks(audit)]
             if may_have_page(settings):
                 names = (*settings.admin_names, settings.host)
                 beside.append(add_follower_pages(app, follower, access, names, audit).run())
@@ -83,8 +89,6 @@ async def following_workflows(settings: Settings) -> AsyncIterator[Orchestration
 
 
 class OrchestratorMetrics(Collector):
-    """Collector of an orchestrator's /metrics."""
-
     def __init__(self, follower: Follower, ends: Ends) -> None:
         self._follower = follower
         self._ends = ends
@@ -92,34 +96,29 @@ class OrchestratorMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         follower, following = self._follower, self._follower.following
         yield from bus_figures()
-        yield GaugeMetricFamily(
+        yield gauge(
             "kairos_orchestrator_active",
             "1 if this process follows workflows, 0 on standby",
-            value=int(following is not None),
+            int(following is not None),
         )
-        yield GaugeMetricFamily(
+        yield gauge(
             "kairos_orchestrator_behind_seconds",
             "Age of the newest event read, while more are waiting",
-            value=follower.behind_us / SECOND,
+            follower.behind_us / SECOND,
         )
-        yield CounterMetricFamily(
-            "kairos_orchestrator_published", "Published profile updates", value=follower.published
+        yield counter(
+            "kairos_orchestrator_published", "Published profile updates", follower.published
         )
-        yield CounterMetricFamily(
-            "kairos_orchestrator_ends", "Published ends of workflows", value=self._ends.told
-        )
+        yield counter("kairos_orchestrator_ends", "Published ends of workflows", self._ends.told)
         if following is None:
             return
-        yield CounterMetricFamily(
-            "kairos_orchestrator_records", "Events read and observed", value=following.records
-        )
+        yield counter("kairos_orchestrator_records", "Events read and observed", following.records)
         yield from learning_metrics(following.orchestrator)
-        tau = following.estimates.kendall_tau
-        if tau is not None:
-            yield GaugeMetricFamily(
+        if (tau := following.estimates.kendall_tau) is not None:
+            yield gauge(
                 "kairos_rank_kendall_tau",
                 "Agreement of agents' ranks with the order of their mean remaining work",
-                value=tau,
+                tau,
             )
 
 

@@ -216,7 +216,6 @@ class ActiveBalancer:
             raise InvalidRequest(f"the {TYPE_HEADER} '{str(kind)[:_KIND]}' is not known")
 
     def leave(self) -> None:
-        """Stop deciding: another process takes over."""
         self._bus_calls.leave()
 
     def feed(self, event: Event) -> None:

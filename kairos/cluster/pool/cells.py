@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf, log
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kairos.core import (
@@ -22,6 +22,7 @@ from kairos.core import (
     Request,
     text_digest,
 )
+from kairos.observe import counter, gauge
 from kairos.settings import EngineSettings
 
 # A pool's balancer sends an order, if only an empty one, twice a second. A pool without one for so
@@ -49,7 +50,6 @@ class Cells(Collector):
         self._chosen: Counter[str] = Counter()
 
     def follow(self, engines: Iterable[EngineSettings], draining: Collection[str]) -> None:
-        """Use these engines' pools from now on."""
         engines = [each for each in engines if each.pool in self._salts]
         self._pool_of = {each.id: each.pool for each in engines if each.pool is not None}
         self._weights = Counter(
@@ -58,7 +58,6 @@ class Cells(Collector):
         self._count()
 
     def hear(self, event: Event) -> None:
-        """Note which instances serve, and what."""
         if isinstance(event, InstanceJoined):
             instance = event.instance
             self._models[instance.id] = instance.models if instance.phase != "prefill" else ()
@@ -69,7 +68,6 @@ class Cells(Collector):
         self._count()
 
     def hear_balancer(self, pool: str) -> None:
-        """Note a sign of life of the pool's active balancer."""
         self._heard_at[pool] = self._now()
 
     def is_away(self, pool: str) -> bool:
@@ -99,21 +97,16 @@ class Cells(Collector):
         return list(dict.fromkeys(self._first(key, each) for each in among if each))
 
     def collect(self) -> Iterator[Metric]:
-        up = GaugeMetricFamily(
-            "kairos_cell_up", "1: the pool's balancer sends orders; 0: it is away", labels=["pool"]
-        )
-        calls = CounterMetricFamily(
-            "kairos_cell_calls", "Calls that were sent to the pool's balancer", labels=["pool"]
-        )
-        engines = GaugeMetricFamily(
-            "kairos_cell_instances", "Instances of the pool that serve", labels=["pool"]
-        )
         serving = Counter(self._pool_of[each] for each in self._models if each in self._pool_of)
-        for pool in self.pools:
-            up.add_metric([pool], 0 if self.is_away(pool) else 1)
-            calls.add_metric([pool], self._chosen[pool])
-            engines.add_metric([pool], serving[pool])
-        yield from (up, calls, engines)
+        up = {each: 0 if self.is_away(each) else 1 for each in self.pools}
+        calls = {each: self._chosen[each] for each in self.pools}
+        instances = {each: serving[each] for each in self.pools}
+        said = "1: the pool's balancer sends orders; 0: it is away"
+        yield gauge("kairos_cell_up", said, up, "pool")
+        said = "Calls that were sent to the pool's balancer"
+        yield counter("kairos_cell_calls", said, calls, "pool")
+        said = "Instances of the pool that serve"
+        yield gauge("kairos_cell_instances", said, instances, "pool")
 
     def _candidates(self, model: str | None) -> Collection[str]:
         """Return the pools that can serve a call for the model now.

@@ -144,7 +144,6 @@ class DecisionPublisher:
         self._after(sent, lambda: self.offsets.done(offset))
 
     def bury(self, message: ReceivedMessage, error: Exception) -> None:
-        """Publish a malformed message as a dead letter."""
         reason = f"{type(error).__name__}: {error}"[:500]
         logger.warning("%s:%d is a dead letter: %s", message.topic, message.offset, reason)
         count_buried(message.topic)

@@ -167,7 +167,6 @@ class CallHeaders(
 
     @property
     def budget(self) -> Budget | None:
-        """Budget of the call's workflow, or None."""
         wall_us = None if self.budget_ms is None else self.budget_ms * 1_000
         budget = Budget(self.budget_calls, self.budget_tokens, wall_us)
         return budget if budget != Budget() else None

@@ -139,7 +139,6 @@ class Decider:
         self._feed, self._on_trouble, self._on_errors = feed, on_trouble, on_errors
 
     def link(self) -> FrameLink:
-        """Return the link for a worker that connects."""
         link = FrameLink(self._read, self._gone)
         self._links[link] = Peer(link)
         return link
@@ -224,7 +223,6 @@ class Decider:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Write the journal, then send the orders."""
         self._is_flushing = False
         self._journal.write(self._carried)
         for peer in self._peers.values():

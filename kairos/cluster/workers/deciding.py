@@ -47,7 +47,6 @@ from kairos.host import WallClock
 from kairos.observe import (
     AuditLog,
     Telemetry,
-    audit_tasks,
     flush_tasks,
     note_start,
     open_audit_log,
@@ -123,7 +122,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         changes = partial(_change, access, alone), order, tls.change_files
         loop = asyncio.get_running_loop()
         background = [*alone.background(), monitor.run(), fleet.run(), *flush_tasks(log)]
-        background += [*access.background(), *audit_tasks(audit), *ui.background()]
+        background += [*access.background(), *flush_tasks(audit), *ui.background()]
         background += [decider.watch()]
         background += stack.enter_context(batch_figures(settings.batches, telemetry.show))
         background += stack.enter_context(invocation_figures(settings.flows, telemetry))
@@ -145,7 +144,6 @@ def _change(access: Access, alone: LocalControl, settings: Settings) -> None:
 
 
 def _take(changes: Iterable[Change], settings: Settings) -> None:
-    """Apply the changes in this order."""
     for change in changes:
         change(settings)
 

@@ -22,8 +22,6 @@ _HEADER_BYTES = 2 * _NUMBER_BYTES  # which file is the newer one, and the bytes 
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Entry of the journal."""
-
     decision: LoggedDecision | None = None
     engines: Engines | None = None  # which there are from here on
     numbers: Mapping[str, int] | None = None  # by worker, of its last fact before this
@@ -34,7 +32,6 @@ _entry = msgspec.msgpack.Decoder(Entry)
 
 
 def create() -> tuple[int, int]:
-    """Create the two files."""
     return os.memfd_create("kairos-journal-0"), os.memfd_create("kairos-journal-1")
 
 

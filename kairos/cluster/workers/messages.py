@@ -36,8 +36,6 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Changed(msgspec.Struct, frozen=True, tag=True):
-    """Changed settings, after a reload."""
-
     settings: Settings
 
 
@@ -48,8 +46,6 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Fact(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """A fact about a call of the worker."""
-
     number: int  # counts up
     event: Event
     turn: int = 0  # of a call that waits from then on

@@ -34,7 +34,6 @@ class Relay:
         return _PATHS.fullmatch(scope["path"]) is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Relay the request, and send the decider's answer."""
         target = quote(scope["path"], safe=_SAFE).encode()
         if query := scope["query_string"]:
             target += b"?" + query

@@ -46,8 +46,6 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Child:
-    """A child process, and its restarts."""
-
     def __init__(self, setup: Setup) -> None:
         self.name = setup.name
         self.pid: int | None = None
@@ -117,8 +115,6 @@ class Child:
 
 
 class Supervisor:
-    """The supervisor: its children, the addresses of its ports, and the reload of settings."""
-
     def __init__(
         self,
         settings: Settings,

@@ -24,7 +24,7 @@ from kairos.gateway import (
     serving_ports,
 )
 from kairos.host import WallClock
-from kairos.observe import audit_tasks, count_errors, open_audit_log, open_tracing
+from kairos.observe import count_errors, flush_tasks, open_audit_log, open_tracing
 from kairos.proxy import EngineClient, HttpEngine, tell_progress
 from kairos.request import Aliases, Bodies, Inference, PromptTokens, Tokenizers
 from kairos.settings import Settings, classes_by_name
@@ -94,7 +94,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                     tell_progress(engine.calls, sink.feed),
                     engine.stall_watch.run(),
                     *access.background(),
-                    *audit_tasks(audit),
+                    *flush_tasks(audit),
                     *batches.background(),
                 ]
                 limits = limits_of(settings, sink.count_error)

@@ -12,11 +12,12 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kairos import __version__
 from kairos.core import SetupError
+from kairos.observe.families import counter
 from kairos.observe.tracing.trace_context import TraceSpan
 from kairos.settings import TelemetrySettings
 
@@ -154,4 +155,4 @@ class CountedExporter(Collector):
             ("dropped", self.dropped, "Spans dropped because too many were waiting"),
             ("failed", self.failed, "Spans that the collector did not accept"),
         ):
-            yield CounterMetricFamily(f"kairos_spans_{name}", documentation, value=count)
+            yield counter(f"kairos_spans_{name}", documentation, count)

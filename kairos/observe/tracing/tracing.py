@@ -41,8 +41,6 @@ MAX_WORKFLOWS = 10_000  # beyond, the longest silent one ends early, with a span
 
 
 class TracedRequest(Protocol):
-    """HTTP request of a call."""
-
     method: str
     path: str
     headers: dict[bytes, bytes]
@@ -50,8 +48,6 @@ class TracedRequest(Protocol):
 
 
 class Tracing:
-    """Tracing of one process."""
-
     def __init__(self, exporter: OtlpExporter, *, ratio: float, salt: str) -> None:
         """Start tracing. `ratio`: share of workflows' own traces to record.
 
@@ -104,7 +100,6 @@ class Tracing:
         return f"{self._dice.getrandbits(64) or 1:016x}"
 
     def workflows(self, idle_us: int) -> Observer:
-        """Return an observer that creates the spans of whole workflows."""
         return WorkflowSpans(self.salt, self.exporter.add, idle_us=idle_us)
 
 
