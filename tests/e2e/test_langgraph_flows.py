@@ -97,7 +97,7 @@ REFUSED = {
     "command": "node 'planner' says itself where to go on (Command), to one of critic, res",
     "circle": "nodes lead in a circle: a -> b -> a; a flow repeats a bounded number",
     "messages": "state key 'messages' holds messages",
-    "pydantic": "the state is a TypedDict",
+    "pydantic": "the state must be a TypedDict",
     "retries": "node 'a' has 'retry_policy'",
     "writer": "node 'a' asks for LangGraph's 'writer'",
     "checkpointer": "the graph has a checkpointer",
