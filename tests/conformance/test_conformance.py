@@ -111,6 +111,7 @@ async def test_each_difference_to_nginx_is_decided(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 async def test_each_difference_is_decided_in_many_more_cases_and_no_decision_is_idle(tmp_path):
     known = decided()
     seed = int.from_bytes(os.urandom(4))

@@ -5,7 +5,7 @@ import pytest
 from experiments.e59_names_alone import look
 
 FEW, MANY = 40, 2_000
-NUMBERS = [FEW, pytest.param(MANY, marks=pytest.mark.long)]
+NUMBERS = [FEW, pytest.param(MANY, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
 
 
 def counted(programs, **kind):
