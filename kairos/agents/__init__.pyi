@@ -1,4 +1,3 @@
-from .process import AgentTask as AgentTask
 from .process import SubmissionPlan as SubmissionPlan
 from .process import choose_inboxes as choose_inboxes
 from .process import load_application as load_application

@@ -138,52 +138,45 @@ async def _first_model(server: HttpLLM, base_url: str, say: Say) -> str:
         await asyncio.sleep(_GLANCE_S)
 
 
-class AgentTask(msgspec.Struct, frozen=True, kw_only=True):
-    application: Application
-    values: tuple[Value, ...]
-    cluster: KafkaCluster
-    msg_id: str | None = None  # of the only task
-    deadline_s: float | None = None  # from now on
-    wait_s: float = 0  # for the results
+async def submit_tasks(
+    app: Application,
+    values: Sequence[Value],
+    cluster: KafkaCluster,
+    show: Callable[[agent.Result], None],
+    *,
+    msg_id: str | None,
+    deadline_s: float | None,
+    wait_s: float,
+) -> list[str]:
+    """Submit tasks, and show each result as it comes; return the ids of tasks without a result.
 
-
-async def submit_tasks(submission: AgentTask, show: Callable[[agent.Result], None]) -> list[str]:
-    """Submit the tasks, and show each result as it comes; return the ids of tasks without a result.
+    `msg_id`: of the only task. Results are awaited for `wait_s`.
 
     Raises:
         SetupError: Kafka cannot be used.
         KairosError: a task is too large, or the msg_id is not valid.
     """
-    app, cluster = submission.application, submission.cluster
     await ensure_topics(cluster, [app.inbox(app.entry), Topic.RESULTS])
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(KafkaBus(cluster))
         results = None
-        if submission.wait_s > 0:
+        if wait_s > 0:
             results = await stack.enter_async_context(Tail(cluster, Topic.RESULTS))
         missing: dict[str, None] = {}
-        for value in submission.values:
-            missing[await _submit(bus, submission, value)] = None
+        for value in values:
+            now_us = time.time_ns() // 1000
+            ends_us = None if deadline_s is None else now_us + int(deadline_s * SECOND)
+            name = await agent.submit(
+                bus, app, value, now_us=now_us, msg_id=msg_id, deadline_us=ends_us
+            )
+            missing[name] = None
         if results is not None:
             try:
-                async with asyncio.timeout(submission.wait_s):
+                async with asyncio.timeout(wait_s):
                     await _collect(results, missing, show)
             except TimeoutError:
                 pass  # the caller learns which
         return list(missing)
-
-
-async def _submit(bus: KafkaBus, submission: AgentTask, value: Value) -> str:
-    now_us = time.time_ns() // 1000
-    deadline_s = submission.deadline_s
-    return await agent.submit(
-        bus,
-        submission.application,
-        value,
-        now_us=now_us,
-        msg_id=submission.msg_id,
-        deadline_us=None if deadline_s is None else now_us + int(deadline_s * SECOND),
-    )
 
 
 async def _collect(

@@ -172,21 +172,10 @@ def submit(
         raise SetupError(f"--msg-id names one workflow, and these are {len(values)} tasks")
     settings = load_settings(config_file, os.environ, {"bus": bus})
     cluster = cluster_named(settings, _NO_BUS)
-    from kairos.agents import (
-        AgentTask,
-        load_application,
-        submit_tasks,
-    )
+    from kairos.agents import load_application, submit_tasks
 
     _import_from_here()
-    submission = AgentTask(
-        application=load_application(module),
-        values=values,
-        cluster=cluster,
-        msg_id=msg_id,
-        deadline_s=deadline,
-        wait_s=wait,
-    )
+    application = load_application(module)
     failed = []
 
     def show(result: "Result") -> None:
@@ -195,7 +184,13 @@ def submit(
         typer.echo(msgspec.json.encode(line))
 
     try:
-        missing = run_loop(_until_told(submit_tasks(submission, show)))
+        submitting = submit_tasks(
+            *(application, values, cluster, show),
+            msg_id=msg_id,
+            deadline_s=deadline,
+            wait_s=wait,
+        )
+        missing = run_loop(_until_told(submitting))
     except asyncio.CancelledError:
         raise typer.Exit(130) from None
     if wait == 0:

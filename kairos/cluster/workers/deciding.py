@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterable
-from functools import partial
+from collections.abc import AsyncIterator
 
 import msgspec
 
@@ -102,7 +101,8 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         fleet = _fleet(settings, decider, monitor, balancer, engines)
         if decided:
             _go_on(alone, decider, monitor, telemetry)
-            _by_settings(alone, settings)  # the journal may end with others
+            alone.entitle(entitlements_of(settings))  # the journal may end with others
+            alone.order_by(settings.policy)
         access = access_of(settings)
         sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
         audit = stack.enter_context(open_audit_log(settings.audit_log))
@@ -119,7 +119,15 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             sockets["operators"]: server_of(operators, tls=tls.operators),
         }
         order = policy_changes(alone, ui.gains)["policy"]
-        changes = partial(_change, access, alone), order, tls.change_files
+
+        def change(to: Settings) -> None:
+            access.change_keys(to.key, needed=to.asks_for_keys)
+            access.know_classes(classes_by_name(to.service_class))
+            alone.entitle(entitlements_of(to))
+            order(to)
+            tls.change_files(to)
+            fleet.follow(to.engine)
+
         loop = asyncio.get_running_loop()
         background = [*alone.background(), monitor.run(), fleet.run(), *flush_tasks(log)]
         background += [*access.background(), *flush_tasks(audit), *ui.background()]
@@ -128,24 +136,8 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         background += stack.enter_context(invocation_figures(settings.flows, telemetry))
         async with serving_ports(servers, background):
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
-            yield partial(_take, (*changes, lambda to: fleet.follow(to.engine)))
+            yield change
             facts.close()
-
-
-def _by_settings(alone: LocalControl, settings: Settings) -> None:
-    alone.entitle(entitlements_of(settings))
-    alone.order_by(settings.policy)
-
-
-def _change(access: Access, alone: LocalControl, settings: Settings) -> None:
-    access.change_keys(settings.key, needed=settings.asks_for_keys)
-    access.know_classes(classes_by_name(settings.service_class))
-    alone.entitle(entitlements_of(settings))
-
-
-def _take(changes: Iterable[Change], settings: Settings) -> None:
-    for change in changes:
-        change(settings)
 
 
 def _fleet(
