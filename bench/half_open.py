@@ -22,11 +22,10 @@ import uvloop
 
 from bench.systems import free_ports
 from bench.tls import certificate
-from kairos.gateway import listening_socket, server_of
-from kairos.gateway.server.connection import Connection, ServerState
+from kairos.gateway import HttpServer, listening_socket
+from kairos.gateway.server.connection import Connection
 from kairos.gateway.server.connection_limits import ConnectionLimits
 from kairos.gateway.server.http import PortTls
-from kairos.host import LoopPace
 from kairos.request import Receive, Scope, Send
 from kairos.settings import TlsFiles
 
@@ -43,14 +42,14 @@ async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
 async def serve(kind: str, port: int, directory: Path) -> None:
     shown, key = certificate(directory, "p256")
     tls = PortTls("a port", TlsFiles(str(shown), str(key)))
-    limits, pace, state = ConnectionLimits(MOST, 0.25), LoopPace(), ServerState()
-    loop = asyncio.get_running_loop()
+    limits, loop = ConnectionLimits(MOST, 0.25), asyncio.get_running_loop()
     with listening_socket("127.0.0.1", port) as sock:
         if kind == "own":
-            await server_of(answer, limits=limits, tls=tls).serve(sock)
+            await HttpServer(answer, limits=limits, tls=tls).serve(sock)
         else:
+            port_of = HttpServer(answer, limits=limits)
             server = await loop.create_server(
-                lambda: Connection(answer, None, pace, limits, state), sock=sock, ssl=tls.context()
+                lambda: Connection(port_of), sock=sock, ssl=tls.context()
             )
             await server.serve_forever()
 

@@ -21,7 +21,7 @@ from bench import load, talk
 from bench.servers import Server, listens, server
 from bench.systems import CONCURRENCY, free_ports, take_core, upstream_command
 from bench.upstream import HOST, Mode
-from kairos.gateway import listening_socket, server_of
+from kairos.gateway import HttpServer, listening_socket
 from kairos.gateway.server.exchange import Asking
 from kairos.host import LoopPace
 from kairos.proxy import EngineClient, Upstream, header_lines
@@ -89,7 +89,7 @@ class Taker:
         self._client, self._url = client, url
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def is_call(self, _: Asking) -> bool:
+    def takes(self, _: Asking) -> bool:
         return True
 
     def caller_of(self, asked: Asking) -> str:
@@ -150,7 +150,7 @@ async def serve(kind: str, port: int, engine: int) -> None:
     async with made as client:
         with listening_socket(HOST, port) as sock:
             taker: Any = Taker(client, url)
-            await server_of(asgi(url), taker).serve(sock)
+            await HttpServer(asgi(url), taker).serve(sock)
 
 
 def serve_by_uvicorn(port: int, engine: int) -> None:

@@ -36,7 +36,6 @@ MODULES = {
     "kairos.gateway.server.http": SERVER,
     "kairos.gateway.server.connection": SERVER,
     "kairos.gateway.server.exchange": SERVER,
-    "kairos.gateway.server.asgi": SERVER,
     "kairos.gateway.api.gateway": BODY,
     "kairos.request.bodies": BODY,
     "kairos.request.body": BODY,
@@ -82,7 +81,7 @@ MODULES = {
     "kairos.engines.fleet": BESIDE,
     "kairos.cluster.local.local_control": BESIDE,
     "kairos.service": BESIDE,
-    "kairos.gateway.api.health": BESIDE,
+    "kairos.gateway.api.front": BESIDE,
 }
 # Of the brain: what looks for a place for a call, whatever fact it was that made room.
 CHOOSES = (

@@ -23,12 +23,11 @@ from kairos.cluster import (
 from kairos.core import SECOND, Balancer, Event, Learner, Observer, Orchestrator
 from kairos.engines import Fleet, Monitor
 from kairos.gateway import (
-    Access,
     Gateway,
+    HttpServer,
     Models,
     OperatorsPage,
     Probes,
-    ServiceClasses,
     ServiceTls,
     access_of,
     clients_front,
@@ -37,13 +36,11 @@ from kairos.gateway import (
     may_have_page,
     operators_front,
     pages_of,
-    server_of,
     serving_ports,
     url_of,
 )
 from kairos.host import WallClock
 from kairos.observe import (
-    OnError,
     Telemetry,
     Tracing,
     count_errors,
@@ -55,8 +52,8 @@ from kairos.observe import (
     tracing_observers,
 )
 from kairos.proxy import EngineClient, EngineContexts, HttpEngine, tell_progress
-from kairos.request import Aliases, Bodies, Inference, PromptTokens, Tokenizers
-from kairos.settings import Settings, classes_by_name
+from kairos.request import Bodies, PromptTokens, Tokenizers
+from kairos.settings import Settings
 from kairos.workflows import flows_online, invocation_figures, open_flows
 
 if TYPE_CHECKING:
@@ -135,7 +132,14 @@ async def running(
             brain, monitor, telemetry = parts.brain, parts.monitor, parts.telemetry
             bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, settings.caller_share)
             on_error = count_errors(telemetry.count_error, audit)
-            gateway = _gateway(settings, parts, access, bodies, on_error)
+            gateway = Gateway(
+                *(settings, brain, parts.engine, access, parts.prompts, bodies),
+                served_models=monitor.models,
+                caches_prefixes=monitor.caches_prefixes,
+                on_trouble=monitor.probe_after_failure,
+                on_error=on_error,
+                tracing=parts.tracing,
+            )
             insight = partial(brain.add_insight, access=access)
             ui = OperatorsPage(brain, parts.fleet, telemetry, parts.orchestrator, settings)
             batches = await stack.enter_async_context(
@@ -146,12 +150,12 @@ async def running(
             rooms = insight, batches.add_to, flows.add_to
             own = gateway.own_models
             models = Models(access, monitor.model_cards, None if own is None else own.names, audit)
-            app = clients_front(gateway, (probes, models), access, rooms, audit)
+            app = clients_front(brain, (probes, models), access, rooms, audit)
             limits = limits_of(settings, telemetry.count_error)
             pages = pages_of(settings, access, on_error)
             servers = {
-                sock: server_of(app, gateway, limits, tls.callers, pages),
-                admin_sock: server_of(
+                sock: HttpServer(app, gateway, limits, tls.callers, pages),
+                admin_sock: HttpServer(
                     operators_front(
                         *(brain, monitor, parts.fleet, telemetry.families_for_operators, access),
                         names=settings.admin_names,
@@ -174,27 +178,6 @@ async def running(
             background += stack.enter_context(invocation_figures(settings.flows, telemetry))
             async with serving_ports(servers, [*parts.background, *background]):
                 yield Service(brain, parts, reload, *urls)
-
-
-def _gateway(
-    settings: Settings, parts: _Parts, access: Access, bodies: Bodies, on_error: OnError
-) -> Gateway:
-    return Gateway(
-        parts.brain,
-        parts.engine,
-        access,
-        parts.prompts,
-        Aliases(settings.identity),
-        Inference() if settings.infer else None,
-        served_models=parts.monitor.models,
-        caches_prefixes=parts.monitor.caches_prefixes,
-        on_trouble=parts.monitor.probe_after_failure,
-        on_error=on_error,
-        bodies=bodies,
-        classes=ServiceClasses(classes_by_name(settings.service_class)),
-        salts_caches=settings.cache_salt,
-        tracing=parts.tracing,
-    )
 
 
 @contextlib.asynccontextmanager
@@ -233,7 +216,7 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
             url = url_of(sock, has_tls=tls.is_on)
             beside = [*access.background(), *flush_tasks(audit), *ui.background()]
             async with serving_ports(
-                {sock: server_of(app, tls=tls.operators)}, parts.background + beside
+                {sock: HttpServer(app, tls=tls.operators)}, parts.background + beside
             ):
                 yield Service(parts.brain, parts, reload, url, url)
 

@@ -16,10 +16,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
-from kairos.core import Instance, InstanceStatus, Phase
+from kairos.core import Instance, InstanceStatus
 from kairos.engines.kinds import (
     KINDS,
     LLAMA,
@@ -32,6 +33,7 @@ from kairos.engines.kinds import (
     model_cards,
 )
 from kairos.proxy import MAX_FETCHED_BYTES, Fetcher, Upstream
+from kairos.settings import MAX_NUM_SEQS, EngineSettings
 
 _SAMPLES = 4_096  # of a text; one with more says nothing
 _LABEL = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -45,8 +47,6 @@ class MetricSample(msgspec.Struct, frozen=True):
 
 
 class Names:
-    """Names of metrics to find."""
-
     def __init__(self, names: Iterable[str]) -> None:
         # The longest first, since one may be the beginning of another.
         ordered = sorted(names, key=len, reverse=True)
@@ -80,8 +80,6 @@ class KvCache(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """Contents of a metrics text."""
-
     status: InstanceStatus | None  # None: it says nothing of it
     cache: KvCache | None  # None: it is not vLLM's
     started_at_s: float | None  # when the process was started, by its own clock
@@ -206,16 +204,11 @@ BLOCK_SIZE = 16  # tokens: vLLM's on a GPU
 _ANSWER_LIMIT_BYTES = MAX_FETCHED_BYTES
 
 
-class Target(msgspec.Struct, frozen=True):
-    """An upstream to watch, and defaults for limits that it does not report."""
+class Target(NamedTuple):
+    """An upstream to watch, and its settings: defaults for what it does not report."""
 
     upstream: Upstream
-    max_num_seqs: int
-    kv_tokens: int | None
-    priority: bool = False
-    token_us: float | None = None
-    phase: Phase = "both"
-    usd_per_hour: float | None = None
+    engine: EngineSettings
 
 
 class NotReady(Exception):
@@ -223,8 +216,6 @@ class NotReady(Exception):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Result of a probe."""
-
     instance: Instance
     status: InstanceStatus | None  # None: its metrics did not come, or too late, or say nothing
 
@@ -319,19 +310,19 @@ class EngineProbe:
         return kind.limits(told, engines) if status == 200 else EngineLimits()
 
     def _instance(self, limits: EngineLimits) -> Instance:
-        target, cache = self._target, self._cache or KvCache()
+        engine, cache = self._target.engine, self._cache or KvCache()
         return Instance(
-            id=target.upstream.id,
+            id=self._target.upstream.id,
             models=tuple(self.cards),
-            max_num_seqs=limits.max_num_seqs or target.max_num_seqs,
+            max_num_seqs=limits.max_num_seqs or engine.max_num_seqs or MAX_NUM_SEQS,
             max_num_batched_tokens=limits.max_num_batched_tokens,
-            kv_tokens=limits.kv_tokens or cache.kv_tokens or target.kv_tokens,
+            kv_tokens=limits.kv_tokens or cache.kv_tokens or engine.kv_tokens,
             block_size=limits.block_size or cache.block_size or BLOCK_SIZE,
             prefix_caching=False not in (limits.prefix_caching, cache.prefix_caching),
-            priority=target.priority if limits.priority is None else limits.priority,
-            token_us=target.token_us,
-            phase=target.phase,
-            usd_per_hour=target.usd_per_hour,
+            priority=engine.priority if limits.priority is None else limits.priority,
+            token_us=engine.token_us,
+            phase=engine.phase,
+            usd_per_hour=engine.usd_per_hour,
         )
 
     async def _get(self, fetcher: Fetcher, path: str, query: str = "") -> tuple[int, bytes]:

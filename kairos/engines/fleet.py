@@ -19,7 +19,7 @@ from kairos.engines.engine_probe import Target
 from kairos.engines.kinds import VLLM
 from kairos.engines.monitor import Monitor
 from kairos.proxy import Upstream
-from kairos.settings import MAX_ENGINES, MAX_NUM_SEQS, EngineSettings, TlsFiles
+from kairos.settings import MAX_ENGINES, EngineSettings, TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Fleet:
 
     def _use(self, engine: EngineSettings) -> None:
         """Use the instance with these settings. Its running calls continue."""
-        target = _target(engine)
+        target = Target(upstream_of(engine), engine)
         self._engines[engine.id] = engine
         self._draining.discard(engine.id)
         self._upstreams[engine.id] = target.upstream
@@ -249,16 +249,4 @@ def upstream_of(engine: EngineSettings) -> Upstream:
         *(engine.id, base_url, key),
         priority_header=VLLM.priority_header,
         tls=engine.tls,
-    )
-
-
-def _target(engine: EngineSettings) -> Target:
-    return Target(
-        upstream_of(engine),
-        max_num_seqs=engine.max_num_seqs or MAX_NUM_SEQS,
-        kv_tokens=engine.kv_tokens,
-        priority=engine.priority,
-        token_us=engine.token_us,
-        phase=engine.phase,
-        usd_per_hour=engine.usd_per_hour,
     )

@@ -146,8 +146,6 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of engine."""
-
     name: str
     series: Series
     limits_path: str  # where it reports its limits

@@ -3,9 +3,9 @@ from .api.fastapi_parts import number_of as number_of
 from .api.fastapi_parts import small_body as small_body
 from .api.front import LateApp as LateApp
 from .api.front import PortFront as PortFront
+from .api.front import Probes as Probes
 from .api.front import clients_front as clients_front
 from .api.gateway import Gateway as Gateway
-from .api.health import Probes as Probes
 from .api.inner_call import ANSWER_BYTES as ANSWER_BYTES
 from .api.inner_call import InnerAnswer as InnerAnswer
 from .api.inner_call import InnerCall as InnerCall
@@ -46,9 +46,9 @@ from .server.connection_limits import limits_of as limits_of
 from .server.cors import pages_of as pages_of
 from .server.http import GRACE_S as GRACE_S
 from .server.http import TLS_SETTINGS as TLS_SETTINGS
+from .server.http import HttpServer as HttpServer
 from .server.http import ServiceTls as ServiceTls
 from .server.http import listening_socket as listening_socket
-from .server.http import server_of as server_of
 from .server.http import serving_ports as serving_ports
 from .server.http import url_of as url_of
 from .server.openai_errors import INTERNAL_ERROR as INTERNAL_ERROR

@@ -49,7 +49,6 @@ class WaitComments:
         self._timer = self._loop.call_later(KEEP_ALIVE_S, self._comment)
 
     def cancel(self) -> None:
-        """End the comments."""
         self._timer.cancel()
 
     def _comment(self) -> None:
@@ -67,7 +66,8 @@ class Call:
     If an instance fails before the client has received anything, the call waits for another
     instance; so an engine may have worked on it in vain, or twice.
 
-    The balancer always receives exactly one of Finished, Failed and Cancelled.
+    The balancer always receives exactly one of Finished, Failed and Cancelled. The call is the
+    `AnswerTaker` of its engine, and the `Answering` of its client.
     """
 
     def __init__(
@@ -208,7 +208,6 @@ class Call:
     # Its answer
 
     def begun(self, answer: EngineAnswer) -> None:
-        """See `AnswerTaker`."""
         answer.progressed()
         try:
             self._forwarder = forwarder(self, answer)
@@ -216,7 +215,6 @@ class Call:
             self._fail(error)
 
     def came(self, data: bytes) -> None:
-        """See `AnswerTaker`."""
         if self._forwarder is None:  # it is not its answer any more
             return
         try:
@@ -240,7 +238,6 @@ class Call:
             self._end(outcome)
 
     def broke(self, error: Exception) -> None:
-        """See `AnswerTaker`."""
         answer, self.answer = self.answer, None
         if not isinstance(error, OSError):
             self._fail(error)
@@ -265,7 +262,6 @@ class Call:
                 self.response.keep_alive()
 
     def client_drained(self) -> None:
-        """See `Answering`."""
         if self.answer is not None:
             self.answer.resume()
 
@@ -322,7 +318,6 @@ class Call:
         self._end(Cancelled(self.request.id), DeadlinePassed())
 
     def client_left(self) -> None:
-        """See `Answering`."""
         settled = None if self._forwarder is None else self._forwarder.settled
         self._end(settled or Cancelled(self.request.id))
 

@@ -66,7 +66,7 @@ OnPrefilled = Callable[[Dispatch, bytes, UpstreamUnreachable | None], None]
 
 
 class PrefillHop:
-    """Receiver of the prefill instance's answer, which yields the body for the decode instance."""
+    """`AnswerTaker` of the prefill instance, which yields the body for the decode instance."""
 
     def __init__(self, instance_id: str, dispatch: Dispatch, content: bytes, then: OnPrefilled):
         """Create it. `content` is the client's request.
@@ -87,7 +87,6 @@ class PrefillHop:
         return answer
 
     def begun(self, answer: EngineAnswer) -> None:
-        """See `AnswerTaker`."""
         answer.progressed()
         self._status = answer.status
 
@@ -97,7 +96,6 @@ class PrefillHop:
             self._answer += data
 
     def ended(self) -> None:
-        """See `AnswerTaker`."""
         trouble = None
         try:
             params = self._params()
@@ -122,7 +120,6 @@ class PrefillHop:
         return found
 
     def broke(self, error: Exception) -> None:
-        """See `AnswerTaker`."""
         refused = isinstance(error, EngineRefused)
         trouble = UpstreamUnreachable(self._id, type(error).__name__, refused=refused)
         self._then(self._dispatch, self._content, trouble)

@@ -36,8 +36,6 @@ def trouble(error: InstanceError, instance_id: str) -> UpstreamUnreachable:
 
 
 class Owner(Protocol):
-    """Owner of a call."""
-
     wants_answer: bool
 
     def counted(self, prompt_tokens: int) -> None:

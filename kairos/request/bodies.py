@@ -35,8 +35,6 @@ class EncodingNotSupported(InvalidRequest):
 
 
 class BodySource(Protocol):
-    """Source of a body."""
-
     def take_body(self) -> tuple[bytes, bool]:
         """Return the data since the last call, and whether the body is complete."""
 
@@ -52,8 +50,6 @@ class BodyReader(Protocol):
 
 
 class BodyTaker(Protocol):
-    """Receiver of a body."""
-
     def on_body(self, content: bytes) -> None:
         """Take the complete, decompressed body."""
 

@@ -71,8 +71,6 @@ class Client(Protocol):
 
 
 class ClientResponse:
-    """Response to the client."""
-
     __slots__ = (
         "_event",
         "_is_kept_alive",
@@ -119,7 +117,6 @@ class ClientResponse:
             self._event = bytearray()
 
     def write(self, data: bytes, *, more: bool) -> bool:
-        """See `Client`."""
         if self._event is not None:
             self._event += data
             if more:

@@ -27,14 +27,14 @@ PLACES = {
         r"startswith\((b\"data:\"|_DATA)\)",
         {
             "kairos/proxy/sse.py",
-            "kairos/proxy/llm/streamed_chat.py",
+            "kairos/proxy/llm/http_llm.py",
             "kairos/request/identity/engine_reply.py",
         },
     ),
     "refusals that pass": (
         r"(in|=) \(429, 503\)",
         {
-            "kairos/proxy/llm/refusals.py",
+            "kairos/proxy/llm/http_llm.py",
             "kairos/batches/driver.py",
             # Whether a replay goes on reporting ends.
             "kairos/simulate/replay_client.py",

@@ -18,12 +18,12 @@ from kairos.core import (
     WorkflowEnded,
 )
 from kairos.gateway import (
+    HttpServer,
     access_of,
     add_follower_pages,
     answer_errors_as_openai_does,
     listening_socket,
     may_have_page,
-    server_of,
     serving_ports,
     url_of,
 )
@@ -65,7 +65,7 @@ async def followed(**given):
     add_follower_pages(app, follower, access_of(Settings(**given)), (), None)
     answer_errors_as_openai_does(app)
     with listening_socket("127.0.0.1", 0) as sock:
-        async with serving_ports({sock: server_of(app)}, []), aiohttp.ClientSession() as session:
+        async with serving_ports({sock: HttpServer(app)}, []), aiohttp.ClientSession() as session:
 
             async def ask(path, **options):
                 async with session.get(url_of(sock, has_tls=False) + path, **options) as response:

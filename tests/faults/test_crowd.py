@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 
-from kairos.gateway import listening_socket, server_of, serving_ports
+from kairos.gateway import HttpServer, listening_socket, serving_ports
 from tests.faults.crowd import CROWDS, HOST, watched
 from tests.unit.gateway.server.test_http import HEAD, POST, Calls, answering
 
@@ -24,7 +24,7 @@ class Busy(Calls):
 async def listening(app, calls):
     """Give the host and the port of a server."""
     with listening_socket("127.0.0.1", 0) as sock:
-        async with serving_ports({sock: server_of(app, calls)}, []):
+        async with serving_ports({sock: HttpServer(app, calls)}, []):
             yield sock.getsockname()
 
 

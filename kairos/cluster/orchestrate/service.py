@@ -18,6 +18,7 @@ from kairos.cluster.orchestrate.follower import Ends, Follower
 from kairos.core import SECOND, SetupError, Topic
 from kairos.gateway import (
     Access,
+    HttpServer,
     PortFront,
     Probes,
     ServiceTls,
@@ -28,7 +29,6 @@ from kairos.gateway import (
     listening_socket,
     may_have_page,
     pages_of,
-    server_of,
     serving_ports,
     url_of,
 )
@@ -78,7 +78,7 @@ async def following_workflows(settings: Settings) -> AsyncIterator[Orchestration
             figures = OrchestratorMetrics(follower, ends)
             probes = Probes(lambda: not follower.is_rebuilding, figures.collect)
             front = PortFront((probes,), app)
-            server = server_of(front, tls=tls.callers, pages=pages_of(settings, access))
+            server = HttpServer(front, tls=tls.callers, pages=pages_of(settings, access))
             beside = [follower.run(), ends.run(), *access.background(), *flush_tasks(audit)]
             if may_have_page(settings):
                 names = (*settings.admin_names, settings.host)

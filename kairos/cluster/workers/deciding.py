@@ -30,6 +30,7 @@ from kairos.core import (
 from kairos.engines import Fleet, Monitor
 from kairos.gateway import (
     Access,
+    HttpServer,
     LateApp,
     Models,
     NamesOf,
@@ -39,7 +40,6 @@ from kairos.gateway import (
     ServiceTls,
     access_of,
     operators_front,
-    server_of,
     serving_ports,
 )
 from kairos.host import WallClock
@@ -115,8 +115,8 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         )
         names = stack.enter_context(flow_names(settings.flows))
         servers = {
-            sockets["asked"]: server_of(_asked(alone, access, monitor, telemetry, audit, names)),
-            sockets["operators"]: server_of(operators, tls=tls.operators),
+            sockets["asked"]: HttpServer(_asked(alone, access, monitor, telemetry, audit, names)),
+            sockets["operators"]: HttpServer(operators, tls=tls.operators),
         }
         order = policy_changes(alone, ui.gains)["policy"]
 

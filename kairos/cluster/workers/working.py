@@ -14,19 +14,19 @@ from kairos.cluster.workers.relay import Relay
 from kairos.gateway import (
     Access,
     Gateway,
+    HttpServer,
     ServiceClasses,
     ServiceTls,
     access_of,
     clients_front,
     limits_of,
     pages_of,
-    server_of,
     serving_ports,
 )
 from kairos.host import WallClock
 from kairos.observe import count_errors, flush_tasks, open_audit_log, open_tracing
 from kairos.proxy import EngineClient, HttpEngine, tell_progress
-from kairos.request import Aliases, Bodies, Inference, PromptTokens, Tokenizers
+from kairos.request import Bodies, PromptTokens, Tokenizers
 from kairos.settings import Settings, classes_by_name
 from kairos.workflows import flows_online, open_flows
 
@@ -67,18 +67,10 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             )
             on_error = count_errors(sink.count_error, audit)
             gateway = Gateway(
-                sink,
-                engine,
-                access,
-                PromptTokens(tokenizers),
-                Aliases(settings.identity),
-                Inference() if settings.infer else None,
+                *(settings, sink, engine, access, PromptTokens(tokenizers), bodies),
                 served_models=list,
                 on_trouble=sink.hear_of,
                 on_error=on_error,
-                bodies=bodies,
-                classes=ServiceClasses(classes_by_name(settings.service_class)),
-                salts_caches=settings.cache_salt,
                 tracing=tracing,
             )
             batches = await stack.enter_async_context(
@@ -86,7 +78,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             )
             flows = flows_online(kept_flows, access, gateway)
             rooms = batches.add_to, flows.add_to
-            app = clients_front(gateway, (Relay(setup.path(ASKED)),), access, rooms, audit)
+            app = clients_front(sink, (Relay(setup.path(ASKED)),), access, rooms, audit)
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:
@@ -98,7 +90,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                     *batches.background(),
                 ]
                 limits = limits_of(settings, sink.count_error)
-                server = server_of(
+                server = HttpServer(
                     app, gateway, limits, tls.callers, pages_of(settings, access, on_error)
                 )
                 async with serving_ports({sock: server}, beside):

@@ -6,22 +6,23 @@ client that leaves before the first byte.
 """
 
 from collections.abc import Callable, Iterable
+from typing import NoReturn
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.routing import Route
 
 from kairos import __version__
-from kairos.gateway.api.declared_plans import add_plans
+from kairos.core import FactSink
 from kairos.gateway.api.fastapi_parts import answer_errors_as_openai_does
-from kairos.gateway.api.gateway import Gateway
+from kairos.gateway.api.insight import add_plans
 from kairos.gateway.api.openapi import description
-from kairos.gateway.auth.access import Access
+from kairos.gateway.auth.access import Access, authorization_of
 from kairos.observe import AuditLog
-from kairos.request import PASSED_ROUTES, ASGIApp
+from kairos.request import PASSED_ROUTES, ASGIApp, RouteRefused
 
 
 def build_app(
-    gateway: Gateway,
+    sink: FactSink,
     access: Access,
     add_rooms: Iterable[Callable[[FastAPI], None]],
     audit: AuditLog | None = None,
@@ -35,10 +36,16 @@ def build_app(
     )
     app.openapi = description  # type: ignore[method-assign]
 
-    add_plans(app, access, gateway.sink)
+    add_plans(app, access, sink)
     for add_room in add_rooms:
         add_room(app)
+
+    async def closed(request: Request) -> NoReturn:
+        await access.admitted_caller(authorization_of(request))
+        raise RouteRefused(404, f"there is no {request.url.path[:100]!r} here")
+
+    # What remains below `/v1` is none of the calls, which do not come here.
     for path in ("/v1/{rest:path}", *sorted(PASSED_ROUTES)):
-        app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
+        app.router.routes.append(Route(path, closed, methods=["GET", "POST", "DELETE"]))
     answer_errors_as_openai_does(app, audit)
     return app

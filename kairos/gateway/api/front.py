@@ -9,14 +9,20 @@ import asyncio
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kairos.gateway.api.gateway import Gateway
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from kairos.core import FactSink
 from kairos.gateway.auth.access import Access
-from kairos.gateway.server.openai_errors import REQUEST_ID, new_id
+from kairos.gateway.server.openai_errors import REQUEST_ID, new_id, send_error, send_whole
 from kairos.observe import AuditLog
-from kairos.request import ASGIApp, NamedRoutes, Receive, Scope, Send
+from kairos.request import ASGIApp, NamedRoutes, Receive, RouteRefused, Scope, Send
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+_ALLOWED = "GET, HEAD, OPTIONS"
+MetricFamilies = Callable[[], Iterable[Metric]]
 
 
 class RouteTaker(Protocol):
@@ -69,7 +75,7 @@ class PortFront:
 
 
 def clients_front(
-    gateway: Gateway,
+    sink: FactSink,
     takers: Sequence[RouteTaker],
     access: Access,
     add_rooms: Iterable[Callable[["FastAPI"], None]],
@@ -77,13 +83,53 @@ def clients_front(
 ) -> ASGIApp:
     """Return the application for client requests that are not calls.
 
-    `takers` answer before the application does, in addition to the passed-on routes. `add_rooms`
-    add routes of other packages to the application. `audit` records refusals.
+    `takers` answer before the application does. `add_rooms` add routes of other packages to the
+    application. `audit` records refusals.
     """
 
     def build() -> ASGIApp:
         from kairos.gateway.api.app import build_app
 
-        return build_app(gateway, access, add_rooms, audit)
+        return build_app(sink, access, add_rooms, audit)
 
-    return NamedRoutes(PortFront((*takers, gateway), LateApp(build)))
+    return NamedRoutes(PortFront(takers, LateApp(build)))
+
+
+class _Families(Collector):
+    def __init__(self, families: MetricFamilies) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families()
+
+
+class Probes:
+    """`RouteTaker` for what supervisors and Prometheus poll on every service."""
+
+    def __init__(self, is_well: Callable[[], bool], metrics: MetricFamilies) -> None:
+        """Create the routes. `is_well` returns whether the process can do its work."""
+        self._is_well, self._families = is_well, _Families(metrics)
+
+    def takes(self, scope: Scope) -> bool:
+        return scope["path"] in ("/health", "/metrics")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        method, path = scope["method"], scope["path"]
+        if method != "GET":
+            await send_error(
+                RouteRefused(405, f"there is no {method} {path!r} here", _ALLOWED), send
+            )
+        elif path == "/health":
+            await send_whole(send, 200 if self._is_well() else 503, b"")
+        else:
+            accepted = (value for name, value in scope["headers"] if name == b"accept")
+            content, kind = self._figures(next(accepted, b"").decode("latin-1"))
+            await send_whole(send, 200, content, [(b"content-type", kind.encode())])
+
+    def _figures(self, accept: str) -> tuple[bytes, str]:
+        """Return the metrics and their content type: OpenMetrics if accepted, else text."""
+        try:
+            encode, kind = choose_encoder(accept)
+        except (TypeError, ValueError):  # the version is not a number
+            encode, kind = choose_encoder("")
+        return encode(self._families), kind

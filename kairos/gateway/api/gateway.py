@@ -29,7 +29,6 @@ from kairos.observe import OnError, Tracing
 from kairos.proxy import Asked, Call, HttpEngine, OnTrouble
 from kairos.request import (
     BESIDE_BYTES,
-    CLIENT_KEY,
     HOT_ROUTES,
     Aliases,
     Bodies,
@@ -41,10 +40,7 @@ from kairos.request import (
     Inference,
     KeysComing,
     PromptTokens,
-    Receive,
     Route,
-    Scope,
-    Send,
     UnnamedCall,
     Upload,
     body_of,
@@ -56,10 +52,10 @@ from kairos.request import (
     is_passed_on,
     names_in,
     patience_of,
-    route_of,
     rules_of,
     valid_identifier,
 )
+from kairos.settings import Settings, classes_by_name
 
 logger = logging.getLogger(__name__)
 
@@ -70,50 +66,52 @@ READERS = 2  # threads that read large bodies; one body of a tenant at once
 
 
 class Gateway:
-    """The gateway: turns HTTP requests into calls, from connections or as an ASGI application."""
+    """The gateway: turns HTTP requests into calls."""
 
     targets: Mapping[bytes, str] = {path.encode(): path for path in HOT_ROUTES}
 
     def __init__(
         self,
+        settings: Settings,
         sink: FactSink,
         engine: HttpEngine,
         access: Callers,
         prompts: PromptTokens,
-        aliases: Aliases,
-        inference: Inference | None,
+        bodies: Bodies,
         *,
         served_models: Callable[[], list[str]],
         on_trouble: OnTrouble,
         on_error: OnError,
-        bodies: Bodies,
-        classes: ServiceClasses,
         tracing: Tracing | None = None,
-        salts_caches: bool = False,
         caches_prefixes: Callable[[], bool] = lambda: True,
     ) -> None:
         """Create the gateway.
 
-        With `salts_caches`, tenants do not share engines' prefix caches. `caches_prefixes` returns
-        whether an engine has a prefix cache, as far as this process knows.
+        `caches_prefixes` returns whether an engine has a prefix cache, as far as this process
+        knows.
         """
         self.served_models, self.caches_prefixes = served_models, caches_prefixes
         self.sink, self.engine, self.access, self.prompts = sink, engine, access, prompts
-        self.aliases, self.inference, self.classes = aliases, inference, classes
         self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies
         self.tracing, self.pace = tracing, engine.pace
-        self.salts_caches = salts_caches
+        self.aliases = Aliases(settings.identity)
+        self.inference = Inference() if settings.infer else None
+        self.classes = ServiceClasses(classes_by_name(settings.service_class))
+        self.salts_caches = settings.cache_salt  # tenants do not share engines' prefix caches
         self.own_models: OwnModels | None = None  # in addition to those that engines serve
         threads = ThreadPoolExecutor(READERS, thread_name_prefix="kairos-body")
         self.readers = TenantThreads(threads, most=1)
 
-    def is_call(self, exchange: Asking) -> bool:
-        """Return whether the request is a call.
+    def takes(self, exchange: Asking) -> bool:
+        """Return whether the request is a call, and not for a route of Kairos's own."""
+        if exchange.path in HOT_ROUTES:
+            return True
+        path = names_in(exchange.path, exchange.raw_path)[1]
+        return path in HOT_ROUTES or is_passed_on(_method_of(exchange), path)
 
-        Other kinds of calls come through the application.
-        """
-        path = exchange.path
-        return path in HOT_ROUTES or names_in(path, exchange.raw_path)[1] in HOT_ROUTES
+    def is_hot(self, exchange: Asking) -> bool:
+        """Return whether the request's path takes calls alone."""
+        return names_in(exchange.path, exchange.raw_path)[1] in HOT_ROUTES
 
     def caller_of(self, exchange: Asking) -> str:
         """Return the caller's name for shares: see `Access.known_as`."""
@@ -122,24 +120,15 @@ class Gateway:
 
     def start_call(self, exchange: Asking) -> None:
         """Start a call for the request. Never raises."""
-        path, raw_path, names = exchange.path, exchange.raw_path, _NO_NAMES
+        method, path, raw_path, names = exchange.method, exchange.path, exchange.raw_path, _NO_NAMES
         if path not in HOT_ROUTES:
             names, path = names_in(path, raw_path)
-            raw_path = path.encode()
-        asked = Asked(exchange.method, path, exchange.query, dict(exchange.headers))
+            if path not in HOT_ROUTES:
+                method = _method_of(exchange)
+            if names:
+                raw_path = path.encode()
+        asked = Asked(method, path, exchange.query, dict(exchange.headers))
         GatewayCall(self, exchange, asked, raw_path, names).begin_reading()
-
-    def takes(self, scope: Scope) -> bool:
-        """Return whether the request is passed on to an engine: see `RouteTaker`."""
-        return is_passed_on(scope["method"], scope["path"])
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Serve a call as an ASGI application; the exchange has its body and its answer."""
-        asked = Asked(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]))
-        ended = asyncio.Event()
-        raw_path, names = scope["raw_path"], route_of(scope)
-        GatewayCall(self, scope[CLIENT_KEY], asked, raw_path, names, ended.set).begin_reading()
-        await ended.wait()
 
     def error_for_client(
         self, error: Exception, response: ClientResponse, caller: Caller | None
@@ -153,8 +142,16 @@ class Gateway:
         return error
 
 
+def _method_of(exchange: Asking) -> str:
+    """Return the method: the exchange leaves out the body that HEAD does not want."""
+    return "GET" if exchange.method == "HEAD" else exchange.method
+
+
 class GatewayCall:
-    """A request for a call, from its head to the end of its answer."""
+    """A request for a call, from its head to the end of its answer.
+
+    It is a `BodyTaker`, an `Answering`, and the `Owner` of the call.
+    """
 
     wants_answer: bool
 
@@ -168,7 +165,6 @@ class GatewayCall:
         "_gateway",
         "_is_over",
         "_names",
-        "_on_end",
         "_prompt",
         "_raw_path",
         "_response",
@@ -184,11 +180,9 @@ class GatewayCall:
         asked: Asked,
         raw_path: bytes,
         names: Route,
-        on_end: Callable[[], None] | None = None,
     ) -> None:
         self._gateway, self._exchange, self._asked = gateway, exchange, asked
         self._raw_path, self._names = raw_path, names
-        self._on_end = on_end
         self._is_over = False
         self._arrived: tuple[Body, Identity] | None = None  # if it has the id from its client
         self._coming: asyncio.Task[Any] | None = None
@@ -225,7 +219,6 @@ class GatewayCall:
         self._gateway.pace.begin_step(self._exchange.caller, self.begin_reading)
 
     def on_body(self, content: bytes) -> None:
-        """See `BodyTaker`."""
         self._upload = None
         assert self._caller is not None
         tenant = self._caller.tenant
@@ -367,7 +360,6 @@ class GatewayCall:
             self.ended(error)
 
     def on_body_refused(self, error: KairosError) -> None:
-        """See `BodyTaker`."""
         self.ended(error)
 
     def client_left(self) -> None:
@@ -378,18 +370,15 @@ class GatewayCall:
         """See `Answering`. Nothing has been written yet."""
 
     def counted(self, prompt_tokens: int) -> None:
-        """See `Owner`."""
         if self._prompt is not None:
             self._gateway.prompts.learn(self._prompt, prompt_tokens)
 
     def answered(self, answer: bytes | bytearray, *, streamed: bool) -> None:
-        """See `Owner`."""
         inference, asked = self._gateway.inference, self._by_inference
         if inference is not None and asked is not None:
             inference.remember_answer(asked, self._response.request_id, answer, streamed=streamed)
 
     def ended(self, error: Exception | None) -> None:
-        """See `Owner`."""
         if self._is_over:
             return
         if self._arrived is not None and error is not None and self._is_id_taken(error):
@@ -406,5 +395,3 @@ class GatewayCall:
         self._gateway.bodies.release_bytes(response)
         if error is not None:
             response.fail(self._gateway.error_for_client(error, response, self._caller))
-        if self._on_end is not None:
-            self._on_end()

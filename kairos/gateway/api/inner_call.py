@@ -74,7 +74,10 @@ class InnerGateway:
 
 
 class InnerCall:
-    """Client of an inner call. `on_end` is called once, unless the call was left."""
+    """`Client` and `BodySource` of an inner call.
+
+    `on_end` is called once, unless the call was left.
+    """
 
     method = "POST"
     query = b""
@@ -117,11 +120,9 @@ class InnerCall:
     # What is asked
 
     def take_body(self) -> tuple[bytes, bool]:
-        """See `BodySource`."""
         return self._body, True
 
     def read_body_by(self, reader: BodyReader | None) -> None:
-        """See `BodySource`."""
         if reader is not None:
             reader.body_came()
 
@@ -137,14 +138,12 @@ class InnerCall:
     # What is answered
 
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """See `Client`."""
         self._status = status
         for name, value in headers:
             if name == _RETRY_AFTER and value.isdigit():
                 self._retry_after_s = int(value[:6])
 
     def write(self, data: bytes, *, more: bool) -> bool:
-        """See `Client`."""
         if self._is_over:
             return True
         self._answer += data
@@ -158,7 +157,6 @@ class InnerCall:
         return True
 
     def cut_off(self) -> None:
-        """See `Client`."""
         if not self._is_over:
             self._answer.clear()
             self._finish_answer(None)

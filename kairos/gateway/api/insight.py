@@ -1,9 +1,10 @@
-"""Routes that show workflows and agents, and end workflows.
+"""Routes that show workflows and agents, end workflows, and declare the plan of an app's workflows.
 
 Each client sees only its own tenant's.
 """
 
 import asyncio
+import re
 from typing import Protocol
 
 import msgspec
@@ -12,19 +13,28 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 
 from kairos.core import (
+    IDENTIFIER_PATTERN,
     MAX_CALLS,
+    FactSink,
+    InvalidRequest,
     OpenedWorkflow,
     Orchestrator,
+    PlanDeclared,
+    PlannedWork,
     WorkEstimates,
     WorkflowEnded,
     WorkflowNotFound,
+    check_plan,
 )
-from kairos.gateway.api.fastapi_parts import json_response, number_of
+from kairos.gateway.api.fastapi_parts import json_response, number_of, small_body
 from kairos.gateway.auth.access import Access, authorization_of
 from kairos.observe import agents_view, workflow_snapshot, workflow_view
 
 CALLS, AGENTS, MAX_AGENTS = 1_000, 100, 1_000  # of one answer
 MAX_OFFSET = 10**9
+MOST_BYTES = 32 << 10  # of a plan: its fact must fit into a message of the bus
+_NAME = re.compile(IDENTIFIER_PATTERN)
+_DECODER = msgspec.json.Decoder(PlannedWork)
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,3 +135,38 @@ def _page(request: HttpRequest, usual: int, most: int) -> tuple[int, int]:
     """Return the query's `offset` and `limit`."""
     offset = number_of(request, "offset", 0, 0, MAX_OFFSET)
     return offset, number_of(request, "limit", usual, 1, most)
+
+
+class DeclaredPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `PUT /v1/plans/{app}`."""
+
+    id: str  # the app whose workflows it holds for
+    object: str = "plan"
+    operators: int
+
+
+def add_plans(app: FastAPI, access: Access, told: FactSink) -> None:
+    @app.put("/v1/plans/{name:path}")
+    async def put(request: HttpRequest, name: str) -> Response:
+        """Declare the plan of an app's workflows; it applies where no call is in flight yet.
+
+        A key of one app declares that app's plan, regardless of the path.
+        """
+        caller = await access.admitted_caller(authorization_of(request))
+        of_app = caller.app or name
+        if not _NAME.match(of_app):
+            raise InvalidRequest("the app's name has 1 to 128 letters, digits and _.:@/+=-")
+        plan = read_plan(await small_body(request, MOST_BYTES))
+        told.feed(PlanDeclared(caller.tenant, of_app, plan))
+        answer = DeclaredPlan(id=of_app, operators=len(plan.operators))
+        return json_response(answer)
+
+
+def read_plan(body: bytes) -> PlannedWork:
+    """Parse a plan. Raises InvalidRequest: The body is not a valid plan."""
+    try:
+        plan = _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not a plan: {error}") from None
+    check_plan(plan)
+    return plan

@@ -40,12 +40,10 @@ class Models:
         self._audit = audit
 
     def takes(self, scope: Scope) -> bool:
-        """See `RouteTaker`."""
         path: str = scope["path"]
         return scope["method"] == "GET" and (path == _ALL or path.startswith(f"{_ALL}/"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """See `RouteTaker`."""
         try:
             answer = await self._answer(scope)
         except KairosError as error:

@@ -18,8 +18,7 @@ from kairos.core import (
     Header,
     PlannedWork,
 )
-from kairos.gateway.api.declared_plans import DeclaredPlan
-from kairos.gateway.api.insight import AGENTS, CALLS, MAX_AGENTS, MAX_OFFSET, Ended
+from kairos.gateway.api.insight import AGENTS, CALLS, MAX_AGENTS, MAX_OFFSET, DeclaredPlan, Ended
 from kairos.observe import AgentsView, WorkflowView
 from kairos.request import (
     ATTEMPT_LIMIT,
@@ -190,12 +189,10 @@ def _said(what: str, content: Json | None = None) -> Json:
 
 
 def json_of(schema: Json) -> Json:
-    """Describe JSON content."""
     return {"application/json": {"schema": schema}}
 
 
 def in_path(name: str, schema: Json = _TEXT) -> Json:
-    """Describe a path parameter."""
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 

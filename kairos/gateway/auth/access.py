@@ -43,8 +43,6 @@ def _caller(key: KeySettings) -> Caller:
 
 
 class Callers(Protocol):
-    """Callers that are admitted."""
-
     @property
     def is_open(self) -> bool:
         """See `Access`."""
@@ -118,10 +116,6 @@ class Access:
             caller = self._tokens.known(digest)
         return address if caller is None else caller.tenant
 
-    def tenant(self, authorization: bytes | None) -> str:
-        """Return the caller's tenant. Raises as `caller` does."""
-        return self.caller(authorization).tenant
-
     def caller(self, authorization: bytes | None) -> Caller:
         """Return the caller.
 
@@ -172,7 +166,6 @@ class Access:
         return caller
 
     def background(self) -> list[Coroutine[None, None, None]]:
-        """Return the coroutines to run in the background."""
         return [] if self._tokens is None else [self._tokens.keys.run()]
 
 
@@ -248,8 +241,6 @@ class ClassNotAllowed(KairosError):
 
 
 class ServiceClasses:
-    """All known classes of service."""
-
     def __init__(self, known: Mapping[str, ServiceClass] = SERVICE_CLASSES) -> None:
         self._known = known
         self._spare = [name for name, each in known.items() if each.goes == "spare"]

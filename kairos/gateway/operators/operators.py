@@ -13,8 +13,7 @@ import msgspec
 
 from kairos.core import Balancer, KairosError, Unauthorized
 from kairos.engines import Fleet, Monitor
-from kairos.gateway.api.front import LateApp, PortFront
-from kairos.gateway.api.health import MetricFamilies, Probes
+from kairos.gateway.api.front import LateApp, MetricFamilies, PortFront, Probes
 from kairos.gateway.auth.access import Access
 from kairos.gateway.server.cors import ANY_HOST, HostNames, UnknownHost
 from kairos.gateway.server.openai_errors import client_host, send_error
@@ -144,7 +143,6 @@ class Operators:
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
-    """Return the first header with that name, or None."""
     found = (value for header, value in scope["headers"] if header == name)
     value = next(found, None)
     return None if value is None else value.decode("latin-1")

@@ -75,35 +75,27 @@ class Beside:
             raise NotWorkedOut("another request is being computed: try again in a moment")
         self._is_taken, self._is_stopped = True, False
         try:
-            async with self._started(arguments) as process:
+            self._process = process = await start_child(
+                *(sys.executable, "-m", "kairos.cli.main", *arguments),
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=PIPE,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C is for this process, which ends the other
+            )
+            _bound(process.pid)
+            if self._is_stopped:
+                process.kill()
+            try:
                 yield process
+            finally:
+                self._process = None
+                if process.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        process.kill()
+                    await process.wait()
         finally:
             self._is_taken = False
-
-    @contextlib.asynccontextmanager
-    async def _started(
-        self, arguments: tuple[str, ...]
-    ) -> AsyncIterator[asyncio.subprocess.Process]:
-        process = await start_child(
-            *(sys.executable, "-m", "kairos.cli.main", *arguments),
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=_environment(),
-            start_new_session=True,  # Ctrl-C is for this process, which ends the other
-        )
-        self._process = process
-        _bound(process.pid)
-        if self._is_stopped:
-            process.kill()
-        try:
-            yield process
-        finally:
-            self._process = None
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
 
 
 async def _follow(stream: asyncio.StreamReader, tell: Callable[[float], None]) -> str:

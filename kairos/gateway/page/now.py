@@ -5,6 +5,7 @@ the epoch (`_at`), durations seconds (`_s`).
 """
 
 from itertools import islice
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -61,33 +62,6 @@ class InstanceNow(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryView | None = None
 
 
-class QueuedView(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting call."""
-
-    place: int  # from 1 on, in the order in which they would go (`core/scheduler/service_order.py`)
-    id: str
-    workflow_id: str
-    tenant: str
-    app: str | None
-    agent: str | None
-    model: str | None
-    service_class: str
-    standing: Standing
-    expected_call_s: float
-    expected_remaining_s: float  # of the workflow's work, from this call on
-    waited_s: float
-    deadline_s: float | None  # time left; negative: it has passed; null: the call has none
-    prompt_tokens: int
-
-
-class QueueView(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of the queue."""
-
-    total: int
-    offset: int
-    calls: list[QueuedView]
-
-
 class LongestWait(msgspec.Struct, frozen=True, kw_only=True):
     """Call among the longest-waiting ones, wherever it stands in the queue."""
 
@@ -98,6 +72,22 @@ class LongestWait(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None
     service_class: str
     waited_s: float
+
+
+class QueuedView(LongestWait, frozen=True, kw_only=True):
+    place: int  # from 1 on, in the order in which they would go (`core/scheduler/service_order.py`)
+    model: str | None
+    standing: Standing
+    expected_call_s: float
+    expected_remaining_s: float  # of the workflow's work, from this call on
+    deadline_s: float | None  # time left; negative: it has passed; null: the call has none
+    prompt_tokens: int
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    total: int
+    offset: int
+    calls: list[QueuedView]
 
 
 class NowView(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,18 +141,8 @@ class Now:
         balancer, now = self._brain.balancer, self._brain.now()
         ledger = balancer.ledger
         waiting = (each for each in balancer.estimates.requests() if each.id not in ledger)
-        return [
-            LongestWait(
-                id=each.id,
-                workflow_id=each.workflow_id,
-                tenant=each.tenant,
-                app=each.app,
-                agent=each.agent,
-                service_class=each.service_class,
-                waited_s=_s(max(0, now - each.arrived_at)),
-            )
-            for each in islice(waiting, min(_LONGEST, balancer.waiting))
-        ]
+        first = islice(waiting, min(_LONGEST, balancer.waiting))
+        return [LongestWait(**_waiting(each, now)) for each in first]
 
     def queue(self, offset: int, limit: int) -> QueueView:
         """Return a page of the queue; the first pages are up to date.
@@ -193,18 +173,12 @@ class Now:
         left_us = self._brain.balancer.estimates.looked_at_us(request)
         deadline_at = request.deadline_at
         return QueuedView(
+            **_waiting(request, now),
             place=place,
-            id=request.id,
-            workflow_id=request.workflow_id,
-            tenant=request.tenant,
-            app=request.app,
-            agent=request.agent,
             model=request.model,
-            service_class=request.service_class,
             standing=call.standing,
             expected_call_s=_s(call.work_us),
             expected_remaining_s=_s(left_us),
-            waited_s=_s(max(0, now - request.arrived_at)),
             deadline_s=None if deadline_at is None else _s(deadline_at - now),
             prompt_tokens=request.prompt_tokens,
         )
@@ -235,6 +209,18 @@ class Now:
 
 def _waits(balancer: Balancer, request: Request) -> bool:
     return balancer.estimates.request(request.id) is request and request.id not in balancer.ledger
+
+
+def _waiting(request: Request, now: int) -> dict[str, Any]:
+    return {
+        "id": request.id,
+        "workflow_id": request.workflow_id,
+        "tenant": request.tenant,
+        "app": request.app,
+        "agent": request.agent,
+        "service_class": request.service_class,
+        "waited_s": _s(max(0, now - request.arrived_at)),
+    }
 
 
 def _is_well(instance: InstanceNow) -> bool:

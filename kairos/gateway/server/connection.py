@@ -10,16 +10,12 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from kairos.gateway.server.asgi import AsgiAnswer
-from kairos.gateway.server.connection_limits import ClientAddress, ConnectionLimits
-from kairos.gateway.server.cors import WebPages
-from kairos.gateway.server.exchange import STATUS_LINE, Exchange
+from kairos.gateway.server.connection_limits import ClientAddress
+from kairos.gateway.server.exchange import STATUS_LINE, AsgiAnswer, Exchange
 from kairos.gateway.server.request_reader import HeadTooLarge, NoHttp, OtherVersion, RequestReader
-from kairos.host import LoopPace
-from kairos.request import ASGIApp
 
 if TYPE_CHECKING:
-    from kairos.gateway.api.gateway import Gateway
+    from kairos.gateway.server.http import HttpServer
 
 _NO_HTTP = b"Invalid HTTP request received."
 _NO_HTTP2 = b"HTTP/2 is not spoken here: let the client use HTTP/1.1."
@@ -31,14 +27,6 @@ _NO_LINGER = struct.pack("ii", 1, 0)  # what is closed is reset
 _NO_TARGETS: Mapping[bytes, str] = {}
 
 
-class ServerState:
-    """Connections of one server, and the tasks that answer requests other than calls."""
-
-    def __init__(self) -> None:
-        self.connections: set[Connection] = set()
-        self.tasks: set[asyncio.Task[None]] = set()
-
-
 class Connection(asyncio.Protocol):
     """Protocol of a client's connection. An exchange writes to it; its limits may close it."""
 
@@ -47,18 +35,11 @@ class Connection(asyncio.Protocol):
 
     write: Callable[[bytes], None]
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        calls: "Gateway | None",
-        pace: LoopPace,
-        limits: ConnectionLimits,
-        state: ServerState,
-        pages: WebPages | None = None,
-    ) -> None:
-        self._app, self._calls, self._pace, self._state = app, calls, pace, state
-        self._limits, self._pages = limits, pages
+    def __init__(self, server: "HttpServer") -> None:
+        self._server, self._calls, self._pace = server, server.calls, server.pace
+        self._limits, self._pages = server.limits, server.pages
         self._loop = asyncio.get_running_loop()
+        calls = server.calls
         self._reader = RequestReader(self, _NO_TARGETS if calls is None else calls.targets)
         self._unread: list[bytes] = []  # what came where there was no time to read it
         self._awaits_head = True  # and the limits know it
@@ -78,7 +59,7 @@ class Connection(asyncio.Protocol):
         if peer is None:  # it is this one's no more
             return
         self._peer, self.caller = peer, peer.name
-        self._state.connections.add(self)
+        self._server.connections.add(self)
         self.write = self._transport.write
 
     def data_received(self, data: bytes) -> None:
@@ -146,7 +127,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
-        self._state.connections.discard(self)
+        self._server.connections.discard(self)
         self._limits.forget_connection(self, self._peer)
         if self._idle is not None:
             self._idle.cancel()
@@ -195,10 +176,10 @@ class Connection(asyncio.Protocol):
             return
         calls = self._calls
         if self._pages is not None and exchange.method == "OPTIONS":
-            is_call = calls is not None and calls.is_call(exchange)
+            is_call = calls is not None and calls.is_hot(exchange)
             self._pages.answer_options(exchange, is_call=is_call)
             return
-        if calls is not None and calls.is_call(exchange):
+        if calls is not None and calls.takes(exchange):
             if at_once or self._pace.may_begin():
                 calls.start_call(exchange)
             else:
@@ -213,9 +194,9 @@ class Connection(asyncio.Protocol):
         ends = _address(info("sockname")), _address(info("peername"))
         scheme = "http" if info("ssl_object") is None else "https"
         answer = AsgiAnswer(exchange, *ends, scheme)
-        task = self._loop.create_task(answer.run(self._app))
-        self._state.tasks.add(task)
-        task.add_done_callback(self._state.tasks.discard)
+        task = self._loop.create_task(answer.run(self._server.app))
+        self._server.tasks.add(task)
+        task.add_done_callback(self._server.tasks.discard)
 
     def finish_answer(self) -> None:
         """Continue after an answer has been written completely."""

@@ -37,8 +37,6 @@ _LOOK_S = 1.0  # between two looks at unfinished heads
 
 
 class ClientAddress:
-    """Connections from one address."""
-
     __slots__ = ("connections", "name", "unfinished")
 
     def __init__(self, name: str) -> None:

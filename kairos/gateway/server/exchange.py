@@ -1,15 +1,21 @@
-"""An HTTP request of a client, and the answer to it, on their connection."""
+"""An HTTP request of a client, and the answer to it, on their connection.
 
-from collections.abc import Iterable
+A request that is not a call is answered by an ASGI application, in a task of its own.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, MutableMapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kairos.core import KairosError
-from kairos.gateway.server.openai_errors import whole_error
-from kairos.request import Answering, BodyReader, BodySource, Client
+from kairos.gateway.server.openai_errors import INTERNAL_ERROR, whole_error
+from kairos.request import CLIENT_KEY, Answering, ASGIApp, BodyReader, BodySource, Client, Scope
 
 if TYPE_CHECKING:
     from kairos.gateway.server.connection import Connection
+
 
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 STATUS_LINE = {
@@ -19,6 +25,7 @@ STATUS_LINE = {
 # In what is sent as a header; line breaks are counted.
 _CONTROL = bytes({*range(0x20), 0x7F} - set(b"\t\r\n"))
 _HIGH_BYTES = 1 << 18  # of a request's body that nobody takes: beyond it the client has to wait
+logger = logging.getLogger(__name__)
 
 
 class UnsafeHeader(Exception):
@@ -125,7 +132,6 @@ class Exchange:
             self._reader.body_came()
 
     def take_body(self) -> tuple[bytes, bool]:
-        """See `BodySource`."""
         parts = self._parts
         if not parts:
             return b"", self.is_whole
@@ -137,7 +143,6 @@ class Exchange:
         return data, self.is_whole
 
     def read_body_by(self, reader: BodyReader | None) -> None:
-        """See `BodySource`."""
         self._reader = reader
         if reader is None:
             return
@@ -184,7 +189,6 @@ class Exchange:
         self._head = head + b"\r\n"
 
     def write(self, data: bytes, *, more: bool) -> bool:
-        """See `Client`."""
         if self.has_left:
             return True
         assert self.is_started
@@ -247,3 +251,81 @@ def _checked(lines: list[bytes]) -> bytes:
     if len(head.translate(None, _CONTROL)) != len(head):
         raise UnsafeHeader
     return head
+
+
+class AsgiAnswer:
+    """An exchange with an application: passes it the request, and takes its answer."""
+
+    def __init__(self, exchange: Exchange, server: Any, client: Any, scheme: str = "http") -> None:
+        """Create it. `server` and `client` are host and port."""
+        self._exchange = exchange
+        self._changed = asyncio.Event()
+        self._has_all = False  # of the request's body
+        self._scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": exchange.http_version,
+            "server": server,
+            "client": client,
+            "scheme": scheme,
+            "root_path": "",
+            # The exchange leaves out the body that HEAD does not want.
+            "method": "GET" if exchange.method == "HEAD" else exchange.method,
+            "path": exchange.path,
+            "raw_path": exchange.raw_path,
+            "query_string": exchange.query,
+            "headers": exchange.headers,
+            "state": {},
+            CLIENT_KEY: exchange,
+        }
+
+    async def run(self, app: ASGIApp) -> None:
+        exchange = self._exchange
+        exchange.answering = self
+        try:
+            await app(self._scope, self._receive, self._send)
+        except Exception:  # the last resort
+            logger.exception("an answer met an error of Kairos's own")
+            if not exchange.is_started and not exchange.has_left:
+                exchange.refuse(INTERNAL_ERROR)
+        finally:
+            exchange.cut_off()
+            exchange.read_body_by(None)
+            if exchange.answering is self:
+                exchange.answering = None
+            del self._scope[CLIENT_KEY]  # else both would wait for the garbage collector
+
+    def client_left(self) -> None:
+        self._changed.set()
+
+    def client_drained(self) -> None:
+        self._changed.set()
+
+    def body_came(self) -> None:
+        self._changed.set()
+
+    async def _receive(self) -> MutableMapping[str, Any]:
+        exchange = self._exchange
+        exchange.read_body_by(self)
+        while not exchange.has_left and not exchange.is_answered:
+            body, is_whole = exchange.take_body()
+            if body or (is_whole and not self._has_all):
+                self._has_all = is_whole
+                return {"type": "http.request", "body": body, "more_body": not is_whole}
+            await self._change()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        exchange = self._exchange
+        if message["type"] == "http.response.start":
+            exchange.start(message["status"], message["headers"])
+            return
+        exchange.write(message.get("body", b""), more=message.get("more_body", False))
+        if exchange.is_answered:
+            self._changed.set()
+        while not exchange.keeps_up and not exchange.is_answered and not exchange.has_left:
+            await self._change()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()

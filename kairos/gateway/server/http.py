@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from typing import TYPE_CHECKING
 
 from kairos.core import SetupError
-from kairos.gateway.server.connection import Connection, ServerState
+from kairos.gateway.server.connection import Connection
 from kairos.gateway.server.connection_limits import ConnectionLimits
 from kairos.gateway.server.cors import WebPages
 from kairos.gateway.server.tls_transport import TlsTransport
@@ -36,8 +36,6 @@ TLS_SETTINGS = ("tls_certificate", "tls_key", "tls_client_ca", "admin_tls_client
 
 
 class PortTls:
-    """TLS of one port."""
-
     def __init__(
         self, name: str, files: TlsFiles, now_s: Callable[[], float] = time.monotonic
     ) -> None:
@@ -78,14 +76,28 @@ class PortTls:
             self._failed, self._told_s = 0, now_s
 
 
-class Server:
-    """Server that accepts connections until it is stopped. It handles no signals."""
+class HttpServer:
+    """Server of one port, which accepts connections until it is stopped. It handles no signals."""
 
-    def __init__(self, connection: Callable[[ServerState], asyncio.Protocol]) -> None:
-        """Create the server. `connection` makes the protocol of each client."""
-        self._connection = connection
+    def __init__(
+        self,
+        app: ASGIApp,
+        calls: "Gateway | None" = None,
+        limits: ConnectionLimits | None = None,
+        tls: PortTls | None = None,
+        pages: WebPages | None = None,
+    ) -> None:
+        """Create the server.
+
+        `calls` takes the requests that are calls; `app` all others. `pages` answers OPTIONS.
+        """
+        self.app, self.calls, self.pages = app, calls, pages
+        self.pace = LoopPace() if calls is None else calls.pace
+        self.limits = ConnectionLimits() if limits is None else limits
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()  # answers by `app`
+        self._tls = tls
         self.ready, self._stopping = asyncio.Event(), asyncio.Event()
-        self.server_state = ServerState()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -95,10 +107,8 @@ class Server:
 
         It also shuts down in order when cancelled: otherwise the loop would watch closed sockets.
         """
-        loop, state = asyncio.get_running_loop(), self.server_state
-        server = await loop.create_server(
-            lambda: self._connection(state), sock=sock, backlog=_BACKLOG
-        )
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._connection, sock=sock, backlog=_BACKLOG)
         self.ready.set()
         with contextlib.suppress(asyncio.CancelledError):
             await self._stopping.wait()
@@ -106,30 +116,34 @@ class Server:
         sock.close()
         await self._shut_down()
 
+    def _connection(self) -> asyncio.Protocol:
+        made, tls = Connection(self), self._tls
+        if tls is None:
+            return made
+        return TlsTransport(made, tls.context(), self.pace, tls.count_failure)
+
     async def _shut_down(self) -> None:
         """Close connections as their calls end; cancel the remaining ones after a grace period."""
         await asyncio.sleep(_LOOK_S)  # what was accepted last becomes a connection
-        running = self.server_state
-        for each in list(running.connections):
+        for each in list(self.connections):
             each.shutdown()
         try:
-            await asyncio.wait_for(_all_ended(running), GRACE_S)
+            await asyncio.wait_for(self._all_ended(), GRACE_S)
         except TimeoutError:
-            logger.warning("%d requests were still running, and are cancelled", len(running.tasks))
-            for task in running.tasks:
+            logger.warning("%d requests were still running, and are cancelled", len(self.tasks))
+            for task in self.tasks:
                 task.cancel()
-            for each in list(running.connections):
+            for each in list(self.connections):
                 each.abort()
 
-
-async def _all_ended(running: ServerState) -> None:
-    while running.connections or running.tasks:  # noqa: ASYNC110 - nobody tells
-        await asyncio.sleep(_LOOK_S)
+    async def _all_ended(self) -> None:
+        while self.connections or self.tasks:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(_LOOK_S)
 
 
 @contextlib.asynccontextmanager
 async def serving_ports(
-    servers: Mapping[socket.socket, Server],
+    servers: Mapping[socket.socket, HttpServer],
     background: Iterable[Coroutine[None, None, None]],
 ) -> AsyncIterator[None]:
     """Run servers and background tasks during the block. An error in any of them ends the block."""
@@ -151,27 +165,6 @@ async def serving_ports(
         if len(group_error.exceptions) == 1:
             raise group_error.exceptions[0] from None
         raise
-
-
-def server_of(
-    app: ASGIApp,
-    calls: "Gateway | None" = None,
-    limits: ConnectionLimits | None = None,
-    tls: PortTls | None = None,
-    pages: WebPages | None = None,
-) -> Server:
-    """Create the server of one port.
-
-    `calls` takes the requests that are calls; `app` all others. `pages` answers OPTIONS.
-    """
-    pace = LoopPace() if calls is None else calls.pace
-    within = ConnectionLimits() if limits is None else limits
-
-    def connection(state: ServerState) -> asyncio.Protocol:
-        made = Connection(app, calls, pace, within, state, pages)
-        return made if tls is None else TlsTransport(made, tls.context(), pace, tls.count_failure)
-
-    return Server(connection)
 
 
 @contextlib.contextmanager

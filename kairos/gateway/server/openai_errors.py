@@ -32,7 +32,6 @@ async def send_error(error: KairosError, send: Send, *more: tuple[bytes, bytes])
 async def send_whole(
     send: Send, status: int, content: bytes, headers: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
-    """Send a complete response."""
     length = (b"content-length", b"%d" % len(content))
     await _send(send, status, [length, *headers], content)
 

@@ -142,7 +142,6 @@ class RequestReader:
         self._offer = head + b"\r\n\r\n"
 
     def drop_request(self) -> None:
-        """Drop the rest of the current request."""
         self._coming = None
 
     def release_parser(self) -> None:

@@ -1,6 +1,9 @@
-"""LLM calls over HTTP, to a gateway or to any server that speaks OpenAI's protocol."""
+"""LLM calls over HTTP, to a gateway or to any server that speaks OpenAI's protocol.
 
-from collections.abc import Mapping
+Errors say whether a retry makes sense. A streamed chat completion becomes a whole answer.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any, Self
 from urllib.parse import quote
@@ -8,16 +11,50 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from kairos.core import InvalidRequest, PlannedWork, SetupError, Unavailable, UpstreamFailed
+from kairos.core import (
+    DeadlinePassed,
+    InvalidRequest,
+    KairosError,
+    NoInstance,
+    PlannedWork,
+    QueueFull,
+    RequestInFlight,
+    SetupError,
+    TooMuchHeld,
+    Unavailable,
+    UpstreamFailed,
+    UpstreamUnreachable,
+    WaitedTooLong,
+)
 from kairos.proxy.llm.patience import Patience
-from kairos.proxy.llm.refusals import is_for_now, read_error
-from kairos.proxy.llm.streamed_chat import Listen, read_stream
 
+_MESSAGE = 500  # characters
+# A stream has begun with 200, so the status of an error in it follows from Kairos's error code.
+_STATUS = {
+    each.code: each.status
+    for each in (
+        *(QueueFull, TooMuchHeld, DeadlinePassed, NoInstance, WaitedTooLong, RequestInFlight),
+        *(Unavailable, UpstreamUnreachable),
+    )
+}
+_INSUFFICIENT_QUOTA = "insufficient_quota"  # OpenAI's 429 that no waiting ends
+_BUDGET, _SPENT = "budget_", 403
 _RETRY_AFTER_MAX_S = 30
 _CONNECT_S = 10
 ANSWER_BYTES = 8 << 20
 _SHOWN = 200  # bytes of an answer that cannot be read
 _MESSAGE_LIMIT = 300  # characters of a server's error message that are passed on
+Hear = Callable[[str], None]  # is told each piece of the answer's text
+Listen = Callable[[], Hear]
+_DATA = b"data:"
+
+
+class ConnectionLost(Unavailable):
+    """The server had the request, and closed the connection before it answered."""
+
+
+class RefusedForNow(Unavailable):
+    """The server refuses the request for now (429, 503)."""
 
 
 class HttpLLM:
@@ -110,14 +147,6 @@ class HttpLLM:
     ) -> dict[str, Any]:
         data = msgspec.json.encode({**self._model, **body})
         return await ask_json(self._session, "POST", self._url, data, headers, listen)
-
-
-class ConnectionLost(Unavailable):
-    """The server had the request, and closed the connection before it answered."""
-
-
-class RefusedForNow(Unavailable):
-    """The server refuses the request for now (429, 503)."""
 
 
 async def ask_json(
@@ -238,3 +267,127 @@ def read_answer(status: int, raw: bytes, retry_after: str) -> dict[str, Any]:
             refusal.retry_after_s = min(int(retry_after[:9]), _RETRY_AFTER_MAX_S)
         raise refusal
     raise (InvalidRequest if 400 <= status < 500 else UpstreamFailed)(message)
+
+
+class ErrorTold(msgspec.Struct):
+    """Error in the format of OpenAI's API."""
+
+    message: str
+    type: object = None
+    code: object = None  # some engines tell a number, the status
+
+
+class _ErrorBody(msgspec.Struct):
+    error: ErrorTold
+
+
+def read_error(body: bytes) -> ErrorTold:
+    """Parse an error from any body."""
+    try:
+        return msgspec.json.decode(body, type=_ErrorBody).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ErrorTold(body[:_MESSAGE].decode(errors="replace"))
+
+
+def is_for_now(status: int, told: ErrorTold) -> bool:
+    """Return whether a server that refused may accept the same call later."""
+    return status in (429, 503) and told.code != _INSUFFICIENT_QUOTA
+
+
+def refusal_error(status: int, told: ErrorTold, prefix: str = "") -> KairosError:
+    """Return Unavailable if a retry makes sense, InvalidRequest if not, else UpstreamFailed."""
+    kind: type[KairosError] = UpstreamFailed
+    if is_for_now(status, told):
+        kind = Unavailable
+    elif 400 <= status < 500:
+        kind = InvalidRequest
+    failure = kind(prefix + (told.message[:_MESSAGE] or f"status {status}"))
+    failure.status = max(400, status)
+    failure.code = told.code if isinstance(told.code, str) else kind.code
+    return failure
+
+
+def broken_off(event: bytes) -> KairosError:
+    """Return the error for an event that ended a stream."""
+    told = read_error(event)
+    return refusal_error(_status(told), told, "the answer broke off: ")
+
+
+def _status(told: ErrorTold) -> int:
+    code = told.code
+    if isinstance(code, int) and 400 <= code < 600:
+        return code
+    if isinstance(code, str) and code.startswith(_BUDGET):
+        return _SPENT
+    if isinstance(code, str) and code in _STATUS:
+        return _STATUS[code]
+    return 400 if told.type == "invalid_request_error" else UpstreamFailed.status
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+    finish_reason: str | None = None
+    index: int = 0
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: dict[str, Any] | None = None
+    error: msgspec.Raw = msgspec.Raw()
+
+
+_chunk = msgspec.json.Decoder(_Chunk)
+
+
+async def read_stream(pieces: AsyncIterator[bytes], hear: Hear, most_bytes: int) -> dict[str, Any]:
+    """Read events in OpenAI's format to the end, and return the whole answer.
+
+    Raises:
+        KairosError: An event reports an error (`refusal_error`).
+        UpstreamFailed: An event is malformed, the stream exceeds `most_bytes`, or is cut off.
+    """
+    texts: list[str] = []
+    finish: str | None = None
+    usage: dict[str, Any] | None = None
+    async for event in _events(pieces, most_bytes):
+        if event == b"[DONE]":
+            break
+        chunk = _decoded(event)
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            if choice.index == 0:
+                finish = choice.finish_reason or finish
+                if choice.delta.content:
+                    texts.append(choice.delta.content)
+                    hear(choice.delta.content)
+    if finish is None:
+        raise UpstreamFailed("the answer broke off")
+    message = {"role": "assistant", "content": "".join(texts)}
+    return {"choices": [{"message": message, "finish_reason": finish}], "usage": usage}
+
+
+async def _events(pieces: AsyncIterator[bytes], most_bytes: int) -> AsyncIterator[bytes]:
+    """Yield the data of each event, which is one line."""
+    rest, size = b"", 0
+    async for piece in pieces:
+        size += len(piece)
+        if size > most_bytes:
+            raise UpstreamFailed(f"the answer exceeds {most_bytes} bytes")
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(_DATA):
+                yield line[len(_DATA) :].strip()
+
+
+def _decoded(event: bytes) -> _Chunk:
+    try:
+        chunk = _chunk.decode(event)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UpstreamFailed(f"the model's server sent a malformed event: {error}") from error
+    if bytes(chunk.error) not in (b"", b"null"):
+        raise broken_off(event)
+    return chunk

@@ -7,6 +7,7 @@ from itertools import count
 import msgspec
 
 from kairos.core import SharedLru
+from kairos.request.identity.conversation import Conversation
 from kairos.request.identity.engine_reply import Reply, reply_of
 
 _MAX_REPLIES = 32_768
@@ -17,6 +18,18 @@ _MAX_UNREAD_BYTES = 64 << 20
 _MAX_HOPS = 16  # from a reply back to those that led to it
 
 
+class UnnamedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that waits for its answer, by which later calls will be recognised."""
+
+    tenant: str
+    workflow_id: str | None  # None: it begins one
+    agent: str | None
+    upstream: str | None
+    parent_ids: tuple[str, ...]
+    talk: Conversation | None  # None: its workflow was said, as that of what follows will be
+    begins: int = 0  # hash of all its messages
+
+
 class AnsweredCall(msgspec.Struct, frozen=True):
     """An engine's answer that has not been parsed yet."""
 
@@ -25,8 +38,6 @@ class AnsweredCall(msgspec.Struct, frozen=True):
 
 
 class Replied(msgspec.Struct, kw_only=True, gc=False):
-    """A call that was answered."""
-
     number: int  # in order of the answers
     request_id: str
     tenant: str
@@ -70,24 +81,16 @@ class Replies:
     def __len__(self) -> int:
         return len(self._by_number)
 
-    def add_reply(
-        self,
-        request_id: str,
-        tenant: str,
-        workflow_id: str,
-        agent: str | None,
-        upstream: str | None,
-        parent_ids: tuple[str, ...],
-        said: Reply | AnsweredCall,
-    ) -> Replied:
+    def add_reply(self, request_id: str, asked: UnnamedCall, said: Reply | AnsweredCall) -> Replied:
+        tenant, workflow_id = asked.tenant, asked.workflow_id or request_id
         replied = Replied(
             number=next(self._numbers),
             request_id=request_id,
             tenant=tenant,
             workflow_id=workflow_id,
-            agent=agent,
-            upstream=upstream,
-            parent_ids=parent_ids,
+            agent=asked.agent,
+            upstream=asked.upstream,
+            parent_ids=asked.parent_ids,
             said=_beginning(said) if isinstance(said, Reply) else said,
         )
         if isinstance(said, AnsweredCall):

@@ -143,7 +143,6 @@ class Conversation:
         return [*(each for each in earlier if each is not None), self.last, *self.new]
 
     def system(self) -> str:
-        """Return the system prompt."""
         contents = [self._prompt.instructions, self._prompt.system, *self._system_contents]
         return "".join(_text_of(each) for each in contents)
 

@@ -11,10 +11,8 @@ history, except that each byte is hashed once. Not in the paper.
 
 from collections.abc import Iterable, Sequence, Set
 
-import msgspec
-
 from kairos.core import PARENTS_LIMIT, SharedLru
-from kairos.request.identity.answered_calls import AnsweredCall, Replied, Replies
+from kairos.request.identity.answered_calls import AnsweredCall, Replied, Replies, UnnamedCall
 from kairos.request.identity.conversation import Conversation, Prompt, PromptMessage, conversation
 from kairos.request.identity.engine_reply import MAX_ANSWER_BYTES, Reply, reply_of
 from kairos.request.identity.fingerprint import Fingerprints
@@ -26,18 +24,6 @@ _MIN_TEXT = 16  # characters; a shorter reply is one that many calls have
 _MIN_JOINED = 24  # of a branch's reply by which a join is known
 _LEAST = 3  # passages of a reply
 _NUMBERS = (1 << 62) - 1  # those of workflows
-
-
-class UnnamedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that waits for its answer, by which later calls will be recognised."""
-
-    tenant: str
-    workflow_id: str | None  # None: it begins one
-    agent: str | None
-    upstream: str | None
-    parent_ids: tuple[str, ...]
-    talk: Conversation | None  # None: its workflow was said, as that of what follows will be
-    begins: int = 0  # hash of all its messages
 
 
 class Inference:
@@ -135,15 +121,8 @@ class Inference:
         if not 0 < len(answer) <= MAX_ANSWER_BYTES:
             return
         said = None if asked.talk is None else reply_of(answer, streamed=streamed)
-        replied = self._replies.add_reply(
-            request_id,
-            asked.tenant,
-            asked.workflow_id or request_id,
-            asked.agent,
-            asked.upstream,
-            asked.parent_ids,
-            said or AnsweredCall(bytes(answer), streamed),
-        )
+        answered = said or AnsweredCall(bytes(answer), streamed)
+        replied = self._replies.add_reply(request_id, asked, answered)
         if asked.talk is not None and said is not None:
             self._remember(_clues(said, asked), replied.workflow_id, asked.tenant)
             workflow = hash(replied.workflow_id) & _NUMBERS

@@ -26,7 +26,6 @@ from kairos.request.identity.identity import Field, Headers, Identity, identifie
 Route = Mapping[Field, str]
 
 _FIELDS: dict[str, Field] = {"wf": "workflow_id", "app": "app", "agent": "agent"}
-_KEY = "kairos.route"  # in a scope's state
 _STARTS = tuple(f"/{each}/" for each in _FIELDS)
 _NO_NAMES: Route = {}
 
@@ -87,24 +86,17 @@ def names_in(path: str, raw_path: bytes) -> tuple[Route, str]:
 
 
 class NamedRoutes:
-    """Middleware that strips the names from the path of a request and stores them."""
+    """Middleware that strips the names from the path of a request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            route, path = names_in(scope["path"], scope["raw_path"])
-            if route:
-                state = {**scope.get("state", {}), _KEY: route}
-                scope = {**scope, "path": path, "raw_path": path.encode(), "state": state}
+            names, path = names_in(scope["path"], scope["raw_path"])
+            if names:
+                scope = {**scope, "path": path, "raw_path": path.encode()}
         await self._app(scope, receive, send)
-
-
-def route_of(scope: Mapping[str, object]) -> Route:
-    """Return the names that were in the path."""
-    state = scope.get("state")
-    return state.get(_KEY, _NO_NAMES) if isinstance(state, dict) else _NO_NAMES
 
 
 def add_traced(identity: Identity, headers: Headers) -> None:

@@ -4,7 +4,8 @@ import asyncio
 import re
 from types import MappingProxyType
 
-from kairos.gateway.server.connection import Connection, ServerState
+from kairos.gateway import HttpServer
+from kairos.gateway.server.connection import Connection
 from kairos.gateway.server.connection_limits import ConnectionLimits
 from kairos.host import LoopPace
 from tests.conformance.readers import REFUSED, Wire
@@ -18,7 +19,7 @@ class Calls:
     def __init__(self, *, early=False):
         self.pace, self.read, self.last, self._early = LoopPace(), [], None, early
 
-    def is_call(self, exchange):
+    def takes(self, exchange):
         return True
 
     def caller_of(self, exchange):
@@ -53,7 +54,7 @@ class _Body:
 async def kairos_server(case):
     calls, wire = Calls(early=case.early), Wire()
     limits = ConnectionLimits()
-    connection = Connection(None, calls, calls.pace, limits, ServerState())
+    connection = Connection(HttpServer(None, calls, limits))
     connection.connection_made(wire)
     for piece in case.pieces:
         if wire.closed:

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from kairos.core import Arrived, Dispatch, PlanDeclared
-from kairos.gateway.api.declared_plans import MOST_BYTES
+from kairos.gateway.api.insight import MOST_BYTES
 from kairos.workflows.run import flow_run
 from tests.e2e.batch_files import key
 from tests.e2e.cli.flow_runs import Runs, answer_to, answering, completion

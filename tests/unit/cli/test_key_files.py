@@ -67,7 +67,7 @@ def test_a_key_is_random_and_its_digest_alone_is_kept(path, made):
 def test_a_key_that_was_made_is_let_in_until_it_expires(path, made):
     secret = bearer(made(app="qa", expires="1d"))
     assert access(path).caller(secret) == Caller("acme", "qa", name=read_keys(path)[0].sha256[:8])
-    assert access(path, NOW + DAY - timedelta(seconds=1)).tenant(secret) == "acme"
+    assert access(path, NOW + DAY - timedelta(seconds=1)).caller(secret).tenant == "acme"
     with pytest.raises(Unauthorized, match=r"^this API key has expired$"):
         access(path, NOW + DAY).caller(secret)
 
@@ -107,9 +107,9 @@ def test_a_link_stays_one(path, made, tmp_path):
 def test_a_revoked_key_is_refused_and_the_others_are_not(path, made):
     one, two = made(name="one"), made(name="two")
     assert keys.revoke_key(path, "one").name == "one"
-    assert access(path).tenant(bearer(two)) == "acme"
+    assert access(path).caller(bearer(two)).tenant == "acme"
     with pytest.raises(Unauthorized, match=r"^this API key is not known here$"):
-        access(path).tenant(bearer(one))
+        access(path).caller(bearer(one))
 
 
 def test_once_the_last_key_is_revoked_nobody_is_let_in(path, made):
@@ -146,7 +146,7 @@ def test_after_a_rotation_the_old_key_is_let_in_until_its_grace_ends(path, made)
     assert access(path, ends).caller(bearer(new)) == Caller("acme", "qa", key="ci", name="ci")
     with pytest.raises(Unauthorized, match="has expired"):
         access(path, ends).caller(bearer(old))
-    assert access(path, ends).tenant(bearer(before)) == "other"
+    assert access(path, ends).caller(bearer(before)).tenant == "other"
 
 
 def test_without_grace_the_old_key_ends_at_once(path, made):

@@ -22,6 +22,7 @@ from kairos.engines import Monitor, engine_probe, monitor
 from kairos.engines.engine_probe import LOOKS_BETWEEN, EngineProbe, NotReady, Target
 from kairos.host import WallClock
 from kairos.proxy import CallsInFlight, ConnectionBroke, Upstream
+from kairos.settings import EngineSettings
 
 MODELS = b'{"data":[{"id":"m"}]}'
 CACHE = (
@@ -61,7 +62,7 @@ class Engine:
 
 def probe_of(**given):
     limits = {"max_num_seqs": 8, "kv_tokens": 900} | given
-    return EngineProbe(Target(Upstream("i", "http://i"), **limits))
+    return EngineProbe(target_of("i", **limits))
 
 
 async def looks(asking, engine, number):
@@ -222,8 +223,7 @@ class Watched:
         self.engine, self.told, self._changed = engine, [], asyncio.Event()
         monkeypatch.setattr(monitor, "INTERVAL_S", 0.001)
         monkeypatch.setattr(monitor, "Fetcher", asynccontextmanager(self._fetching))
-        target = Target(Upstream("i", "http://i"), max_num_seqs=8, kv_tokens=None)
-        self.monitor = Monitor(self._hear, [target])
+        self.monitor = Monitor(self._hear, [target_of("i")])
 
     async def _fetching(self, *_):
         yield self.engine
@@ -286,9 +286,8 @@ async def test_how_an_instance_does_that_is_gone_is_not_told(watched):
 
 
 def target_of(name, **given):
-    return Target(
-        Upstream(name, f"http://{name}"), **{"max_num_seqs": 8, "kv_tokens": None} | given
-    )
+    url = f"http://{name}"
+    return Target(Upstream(name, url), EngineSettings(url=url, **{"max_num_seqs": 8} | given))
 
 
 async def test_an_instance_can_be_watched_while_it_runs(watched):
@@ -386,7 +385,7 @@ async def test_a_suspicion_at_the_moment_of_the_end_does_not_keep_the_monitor_al
     upstream = Upstream("nowhere", "http://127.0.0.1:9")
     balancer = Balancer(Fcfs, PLACEMENTS["least-kv"])
     runtime = Runtime(balancer, CallsInFlight(), WallClock())
-    monitor = Monitor(runtime.feed, [Target(upstream, 1, None)])
+    monitor = Monitor(runtime.feed, [Target(upstream, EngineSettings(url="http://127.0.0.1:9"))])
     running = asyncio.create_task(monitor.run())
     while monitor.problems["nowhere"] == "not probed yet":
         await asyncio.sleep(0)

@@ -7,8 +7,8 @@ import pytest
 
 from kairos.core import Arrived, Bounced, Dispatch, Failed, Refuse, UpstreamFailed, WaitedTooLong
 from kairos.proxy import Asked, Call, EngineClient, HttpEngine
+from kairos.proxy.asked import PassedHeaders
 from kairos.proxy.engine_client import InstanceNotKnown
-from kairos.proxy.passed_headers import PassedHeaders
 from kairos.proxy.response_forwarder import ERROR_BYTES, EngineError, ErrorAnswer
 from kairos.request import Body, ClientResponse
 from tests.support.simulate import build

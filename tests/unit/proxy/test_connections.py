@@ -10,10 +10,9 @@ import pytest
 
 from kairos.proxy import Asked, ConnectionBroke, EngineRefused, Upstream, header_lines
 from kairos.proxy import connections as module
-from kairos.proxy.asked import request_head
+from kairos.proxy.asked import PassedHeaders, request_head
 from kairos.proxy.connections import Connections
 from kairos.proxy.engine_answer import EngineAnswer, Limit, NothingCame
-from kairos.proxy.passed_headers import PassedHeaders
 from tests.support.loop_clock import moved_clock
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\n{}\r\n"

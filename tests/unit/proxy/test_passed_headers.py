@@ -3,7 +3,7 @@
 import pytest
 
 from kairos.core import SetupError
-from kairos.proxy.passed_headers import PassedHeaders
+from kairos.proxy.asked import PassedHeaders
 
 NEVER = [
     *("Set-Cookie", "Cookie", "Set-Cookie2", "Access-Control-Allow-Origin"),

@@ -18,8 +18,8 @@ from contextlib import suppress
 import pytest
 
 from kairos.core import InvalidRequest, ModelNotFound
-from kairos.gateway.server.connection import Connection, ServerState
-from kairos.gateway.server.connection_limits import ConnectionLimits
+from kairos.gateway import HttpServer
+from kairos.gateway.server.connection import Connection
 from kairos.request import BESIDE_BYTES, read_body
 from kairos.request.identity.conversation import without_marks
 from kairos.workflows.serve.flow_models import read_flow_chat
@@ -167,7 +167,7 @@ def test_a_chat_with_a_flow_makes_no_more_values_than_an_invocation():
 async def test_a_body_in_chunks_of_a_byte_is_handed_on_as_it_is_read():
     # Before: 0.6 s, and 0.47 GB: each chunk was counted, kept and told. Now: 19 ms, 0.05 GB.
     calls, told = Calls(), []
-    connection = Connection(None, calls, calls.pace, ConnectionLimits(), ServerState())
+    connection = Connection(HttpServer(None, calls))
     connection.connection_made(Wire())
     calls.start_call = lambda exchange: exchange.read_body_by(_Told(exchange, told))
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from kairos.gateway.server.connection import Connection, ServerState
-from kairos.gateway.server.connection_limits import ConnectionLimits
+from kairos.gateway import HttpServer
+from kairos.gateway.server.connection import Connection
 from tests.conformance.gateway.server import Calls
 from tests.conformance.readers import Wire
 
@@ -29,7 +29,7 @@ async def test_chunks_that_are_read_together_are_handed_on_together(chunk_bytes,
     pieces = [BODY[at : at + chunk_bytes] for at in range(0, len(BODY), chunk_bytes)]
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in pieces) + b"0\r\n\r\n"
     calls = Bodies()
-    connection = Connection(None, calls, calls.pace, ConnectionLimits(), ServerState())
+    connection = Connection(HttpServer(None, calls))
     connection.connection_made(Wire())
     connection.data_received(HEAD)
     for at in range(0, len(chunks), read_bytes):

@@ -21,7 +21,7 @@ ACCESS = Access(
 
 @pytest.mark.parametrize("authorization", [None, b"", b"Bearer anything", b"Basic eDp5"])
 def test_without_keys_everybody_is_let_in_as_one_tenant(authorization):
-    assert Access([]).tenant(authorization) == "default"
+    assert Access([]).caller(authorization).tenant == "default"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_without_keys_everybody_is_let_in_as_one_tenant(authorization):
     ],
 )
 def test_a_key_lets_its_tenant_in(authorization, tenant):
-    assert ACCESS.tenant(authorization) == tenant
+    assert ACCESS.caller(authorization).tenant == tenant
 
 
 def test_a_key_may_be_for_one_app():
@@ -48,7 +48,7 @@ def test_a_key_may_be_for_one_app():
 )
 def test_a_request_without_a_bearer_token_is_told_to_send_one(authorization):
     with pytest.raises(Unauthorized, match=r"^send an API key: 'Authorization: Bearer KEY'"):
-        ACCESS.tenant(authorization)
+        ACCESS.caller(authorization)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_request_without_a_bearer_token_is_told_to_send_one(authorization):
 )
 def test_any_other_token_is_refused_and_not_repeated(token):
     with pytest.raises(Unauthorized, match=r"^this API key is not known here$"):
-        ACCESS.tenant(b"Bearer " + token)
+        ACCESS.caller(b"Bearer " + token)
 
 
 def test_later_changes_of_the_callers_table_let_nobody_in():
@@ -74,7 +74,7 @@ def test_later_changes_of_the_callers_table_let_nobody_in():
     keys.append(KeySettings(sha256=sha256(b"two").hexdigest(), tenant="umbrella"))
 
     with pytest.raises(Unauthorized):
-        access.tenant(b"Bearer two")
+        access.caller(b"Bearer two")
 
 
 def test_keys_can_be_changed_and_only_the_new_ones_count():
@@ -84,9 +84,9 @@ def test_keys_can_be_changed_and_only_the_new_ones_count():
     access = Access([one])
     access.change_keys([two])
 
-    assert access.tenant(b"Bearer two") == "acme"
+    assert access.caller(b"Bearer two").tenant == "acme"
     with pytest.raises(Unauthorized):
-        access.tenant(b"Bearer one")
+        access.caller(b"Bearer one")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def clock(offset):
 @pytest.mark.parametrize("before", [MICROSECOND, timedelta(days=900)])
 def test_a_key_is_let_in_until_it_expires(before):
     access = Access([EXPIRING], now=clock(-before))
-    assert access.tenant(b"Bearer kai-old") == "acme"
+    assert access.caller(b"Bearer kai-old").tenant == "acme"
 
 
 @pytest.mark.parametrize("after", [timedelta(0), MICROSECOND, timedelta(days=900)])
@@ -127,17 +127,17 @@ def test_from_then_on_it_is_refused_and_told_so(after):
     with pytest.raises(Unauthorized, match=r"^this API key has expired$") as refused:
         access.caller(b"Bearer kai-old")
     assert refused.value.status == 401
-    assert access.tenant(b"Bearer kai-new") == "acme"
+    assert access.caller(b"Bearer kai-new").tenant == "acme"
     assert access.known_as(b"Bearer kai-old", "at 10.0.0.1") == "at 10.0.0.1"
 
 
 def test_it_is_the_clock_at_the_call_that_counts_and_that_of_the_world_by_default():
     now = [0]
     access = Access([EXPIRING], now=lambda: now[0])
-    access.tenant(b"Bearer kai-old")
+    access.caller(b"Bearer kai-old")
     now[0] = 2**62
     with pytest.raises(Unauthorized):
-        access.tenant(b"Bearer kai-old")
+        access.caller(b"Bearer kai-old")
 
     for hours, is_let_in in ((-1, False), (1, True)):
         expires = datetime.now(UTC) + timedelta(hours=hours)
@@ -149,7 +149,7 @@ def test_a_key_that_does_not_expire_is_not_worth_a_look_at_the_clock():
     def broken():
         raise AssertionError
 
-    assert Access([EXPIRING, LASTING], now=broken).tenant(b"Bearer kai-new") == "acme"
+    assert Access([EXPIRING, LASTING], now=broken).caller(b"Bearer kai-new").tenant == "acme"
 
 
 def test_keys_that_have_all_expired_open_nothing():
@@ -167,7 +167,7 @@ def test_where_a_key_is_needed_nobody_is_let_in_while_there_is_none():
             access.caller(authorization)
     assert access.known_as(b"Bearer kai-new", "at 10.0.0.1") == "at 10.0.0.1"
     access.change_keys([LASTING], needed=True)
-    assert access.tenant(b"Bearer kai-new") == "acme"
+    assert access.caller(b"Bearer kai-new").tenant == "acme"
     access.change_keys([])
     assert access.is_open
-    assert access.tenant(None) == "default"
+    assert access.caller(None).tenant == "default"

@@ -228,14 +228,14 @@ def test_what_has_no_two_dots_is_a_key_and_keys_count_beside_tokens():
     access.change_keys(
         [KeySettings(sha256=hashlib.sha256(b"kai-1").hexdigest(), tenant="umbrella")]
     )
-    assert access.tenant(b"Bearer kai-1") == "umbrella"
-    assert access.tenant(b"Bearer " + told) == "acme"
+    assert access.caller(b"Bearer kai-1").tenant == "umbrella"
+    assert access.caller(b"Bearer " + told).tenant == "acme"
     with pytest.raises(Unauthorized, match="this API key is not known here"):
-        access.tenant(b"Bearer kai-2")
+        access.caller(b"Bearer kai-2")
     access.change_keys([])
     assert not access.is_open
     with pytest.raises(Unauthorized, match="send an API key"):
-        access.tenant(None)
+        access.caller(None)
 
 
 def test_claims_say_app_and_classes_wherever_they_stand():

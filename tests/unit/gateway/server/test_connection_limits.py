@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from kairos.gateway import listening_socket, server_of, serving_ports
+from kairos.gateway import HttpServer, listening_socket, serving_ports
 from kairos.gateway.server import connection_limits
 from kairos.gateway.server.connection_limits import ConnectionLimits
 from tests.support.loop_clock import moved_clock
@@ -161,7 +161,7 @@ async def serve():
 
         async def run(limits, served):
             with listening_socket(ONE, 0) as sock:
-                async with serving_ports({sock: server_of(ANSWERED, limits=limits)}, []):
+                async with serving_ports({sock: HttpServer(ANSWERED, limits=limits)}, []):
                     started.append(Served(sock))
                     served.set_result(started[-1])
                     await ends.wait()

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from kairos.gateway import listening_socket, server_of, serving_ports
+from kairos.gateway import HttpServer, listening_socket, serving_ports
 from kairos.gateway.server import connection, http
 from kairos.host import LoopPace
 from kairos.request import CLIENT_KEY
@@ -30,12 +30,12 @@ async def until(condition):
 
 async def until_all_left(server):
     """Wait until the server has no connection left."""
-    await until(lambda: not server.server_state.connections)
+    await until(lambda: not server.connections)
 
 
 @contextlib.asynccontextmanager
 async def talking_to(app, calls=None):
-    async with talking_with(server_of(app, calls)) as ends:
+    async with talking_with(HttpServer(app, calls)) as ends:
         yield ends
 
 
@@ -167,7 +167,7 @@ class Calls:
     def __init__(self):
         self.pace, self.taken = LoopPace(), []
 
-    def is_call(self, exchange):
+    def takes(self, exchange):
         return exchange.path == "/call"
 
     def caller_of(self, exchange):
@@ -414,7 +414,7 @@ async def test_who_is_served_when_the_server_ends_is_served_to_the_end():
         await answering((b"content-length", b"5"))(scope, receive, send)
 
     with listening_socket("127.0.0.1", 0) as sock:
-        async with serving_ports({sock: server_of(app)}, []):
+        async with serving_ports({sock: HttpServer(app)}, []):
             reader, writer = await asyncio.open_connection(*sock.getsockname())
             writer.write(GET % b"")
             await asked.wait()
@@ -433,7 +433,7 @@ async def test_a_call_that_runs_when_the_servers_time_is_up_ends_as_if_its_clien
     monkeypatch.setattr(http, "GRACE_S", 0.2)
     told, calls = asyncio.Queue(), Waiting()
     with listening_socket("127.0.0.1", 0) as sock:
-        async with serving_ports({sock: server_of(answering(), calls)}, []):
+        async with serving_ports({sock: HttpServer(answering(), calls)}, []):
             _, writer = await asyncio.open_connection(*sock.getsockname())
             writer.write(POST + b"content-length: 0\r\n\r\n")
             await until(lambda: calls.taken)
@@ -463,7 +463,7 @@ async def test_a_call_leaves_nothing_to_the_garbage_collector():
 
 async def test_a_connection_leaves_nothing_to_the_garbage_collector():
     calls = Calls()
-    server = server_of(answering(), calls)
+    server = HttpServer(answering(), calls)
     with listening_socket("127.0.0.1", 0) as sock:
         async with serving_ports({sock: server}, []):
 

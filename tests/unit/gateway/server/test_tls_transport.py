@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from kairos.gateway import listening_socket, server_of, serving_ports
+from kairos.gateway import HttpServer, listening_socket, serving_ports
 from kairos.gateway.server import connection_limits
 from kairos.gateway.server.connection_limits import ConnectionLimits
 from kairos.gateway.server.http import PortTls
@@ -60,7 +60,7 @@ async def serve(authority, failures):
             tls = PortTls("a port", TlsFiles(files.certificate, files.key, ca))
             tls.count_failure = lambda why, address: failures.append((why, address))
             served = asyncio.get_running_loop().create_future()
-            group.create_task(run(server_of(app, limits=limits, tls=tls), served))
+            group.create_task(run(HttpServer(app, limits=limits, tls=tls), served))
             return await served
 
         yield start

@@ -5,7 +5,7 @@ import pytest
 
 from kairos.core import InvalidRequest, QueueFull, Unavailable, UpstreamFailed
 from kairos.proxy import read_stream, refusal_error
-from kairos.proxy.llm.refusals import ErrorTold
+from kairos.proxy.llm.http_llm import ErrorTold
 from kairos.request import error_body
 
 
