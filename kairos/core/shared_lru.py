@@ -11,7 +11,7 @@ newcomer's tenant loses one. So the entry just added is always present.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Iterator, KeysView, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, KeysView, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
@@ -169,6 +169,15 @@ class SharedLru(Generic[Key, Value]):
         """Mark an entry, which must be present, as most recently used."""
         self._values.move_to_end(key)
         self._of[tenant].move_to_end(key)
+
+    def recall(self, tenant: str, key: Key, make: Callable[[], Value]) -> Value:
+        """Return an entry, as most recently used; store what `make` returns if there is none."""
+        if key in self._values:
+            self.touch(tenant, key)
+            return self._values[key]
+        value = make()
+        self.put(tenant, key, value)
+        return value
 
     def remove(self, tenant: str, key: Key) -> Value | None:
         """Remove an entry and return its value; None if it is not present."""

@@ -7,6 +7,7 @@ These never pass, in either direction, with any settings.
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -42,7 +43,7 @@ _USUAL = b"keep-alive", b"close"  # what stands in `Connection`
 # By it a body is read here: an engine must not read it in another way.
 _END_TO_END = {b"content-type"}
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}\*?")
-_MOST_KNOWN = 256
+_MOST_KNOWN = 256  # headers
 
 
 class PassedHeaders:
@@ -59,7 +60,6 @@ class PassedHeaders:
             if not _NAME.fullmatch(name) or name == "*" or _NEVER.fullmatch(name.rstrip("*")):
                 raise SetupError(f"pass_headers: '{name[:100]}' cannot be passed on")
         self._more = _pattern(names)
-        self._kept_back: dict[bytes, bool] = {}  # by name of an engine's header
 
     def to_engine(self, headers: dict[bytes, bytes]) -> Headers:
         """Return the headers of a client's request to forward. Names are in lower case."""
@@ -74,7 +74,7 @@ class PassedHeaders:
 
     def to_client(self, headers: Headers) -> Headers:
         """Return the headers of an engine's answer to forward."""
-        passed = [each for each in headers if not self._is_kept_back(each[0])]
+        passed = [each for each in headers if not _is_never(each[0])]
         if len(passed) < len(headers):
             named = {
                 name.strip().lower()
@@ -92,15 +92,8 @@ class PassedHeaders:
             return False
         return self._more.fullmatch(name) is not None and not _is_never(name)
 
-    def _is_kept_back(self, name: bytes) -> bool:
-        known = self._kept_back.get(name)
-        if known is None:
-            known = _is_never(name)
-            if len(self._kept_back) < _MOST_KNOWN:  # names are the engine's to choose
-                self._kept_back[name] = known
-        return known
 
-
+@lru_cache(_MOST_KNOWN)  # names are the engine's to choose
 def _is_never(name: bytes) -> bool:
     return _NEVER.fullmatch(name.decode("latin-1")) is not None
 

@@ -142,20 +142,14 @@ class PromptTokens:
         if least <= counted <= most:
             of_agent, of_tenant, of_model = estimate.keys
             tenant = str(of_tenant[0])
-            _add(self._of_agents, tenant, of_agent, estimate.expected, counted)
-            _add(self._of_tenants, tenant, of_tenant, estimate.expected, counted)
-            _add(self._of_models, "", of_model, estimate.expected, counted)
+            for line in (
+                self._of_agents.recall(tenant, of_agent, _Line),
+                self._of_tenants.recall(tenant, of_tenant, _Line),
+                self._of_models.recall("", of_model, _Line),
+            ):
+                line.add(estimate.expected, counted)
 
 
 def _bounds(expected: int) -> tuple[float, float]:
     least = expected * _LEAST
     return least if least > 1 else 1, expected * _MOST + _ADDED
-
-
-def _add(kept: SharedLru[Key, _Line], tenant: str, key: Key, expected: int, counted: int) -> None:
-    line = kept.get(key)
-    if line is None:
-        kept.put(tenant, key, line := _Line())
-    else:
-        kept.touch(tenant, key)
-    line.add(expected, counted)

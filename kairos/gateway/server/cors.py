@@ -11,6 +11,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from kairos.core import RAW_HEADERS, Header, InvalidRequest, KairosError
 from kairos.gateway.auth.access import Callers
@@ -39,7 +40,7 @@ _NAMES = re.compile(rb"[A-Za-z0-9_-]{1,100}(\s*,\s*[A-Za-z0-9_-]{1,100}){0,99}")
 ANY_ORIGIN = "*"
 _SHOWN = 100  # characters
 _PROBED = "/health"  # load balancers ask by any name, and read nothing but the status
-_MOST_HOSTS = 256  # headers Host that are remembered as known
+_MOST_HOSTS = 256  # headers Host that are remembered
 
 
 class UnknownHost(InvalidRequest):
@@ -131,9 +132,9 @@ class WebPages:
         """
         self._origins = {each.lower().encode() for each in origins}
         self._has_any = ANY_ORIGIN in origins
-        self._hosts, self._is_open = HostNames(hosts), is_open
+        self._is_open, known = is_open, HostNames(hosts)
+        self._knows = lru_cache(_MOST_HOSTS)(lambda host: known.has(host.decode("latin-1")))
         self._on_refused = on_refused
-        self._known_hosts: set[bytes] = set()
 
     def admit_page(self, exchange: Exchange) -> None:
         """Allow the requesting page to read the answer, or refuse its request, by its origin."""
@@ -180,15 +181,6 @@ class WebPages:
         # Browsers leave out the origin where a page has them load a picture or a script.
         is_loaded = site == b"cross-site" and mode != b"navigate"
         return ForeignPage(b"another site") if is_loaded and not self._has_any else None
-
-    def _knows(self, host: bytes) -> bool:
-        if host in self._known_hosts:
-            return True
-        if not self._hosts.has(host.decode("latin-1")):
-            return False
-        if len(self._known_hosts) < _MOST_HOSTS:
-            self._known_hosts.add(host)
-        return True
 
     def answer_options(self, exchange: Exchange, *, is_call: bool) -> None:
         """Answer OPTIONS without a key: browsers send none in a preflight."""

@@ -84,14 +84,12 @@ class Aliases:
                 return
 
     def _workflow(self, tenant: str, session: str, parent: str | None) -> str:
-        known, key = self._workflows, (tenant, session)
-        workflow_id = known.get(key)
-        if workflow_id is None:
-            workflow_id = session if parent is None else known.get((tenant, parent)) or parent
-            known.put(tenant, key, workflow_id)
-        else:
-            known.touch(tenant, key)
-        return workflow_id
+        known = self._workflows
+
+        def of_parent() -> str:
+            return session if parent is None else known.get((tenant, parent)) or parent
+
+        return known.recall(tenant, (tenant, session), of_parent)
 
     def add_caller(self, identity: Identity, headers: Headers, tenant: str) -> None:
         """Remember the agent of a session's run; infer the upstream from its parent run."""

@@ -2,7 +2,7 @@
 
 import ctypes
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 
 from kairos.core import SharedLru
@@ -45,33 +45,20 @@ class Fingerprints:
     def name(self, talk: Conversation, tenant: str) -> str | None:
         """Return the agent's name; None if it has neither system prompt nor tools."""
         key = tenant, talk.agent_key()
-        if key in self._spelt:
-            self._spelt.touch(tenant, key)
-            return self._spelt.get(key)
-        name = self._name(talk.system(), talk.tools(), tenant)
-        self._spelt.put(tenant, key, name)
-        return name
+        find = partial(self._name, talk, tenant)
+        return self._spelt.recall(tenant, key, find)
 
-    def _name(self, system: str, tools: tuple[str, ...], tenant: str) -> str | None:
-        seen = system[: 2 * _READ]
-        if not (seen.strip() or tools):
+    def _name(self, talk: Conversation, tenant: str) -> str | None:
+        system, tools = talk.system()[: 2 * _READ], talk.tools()
+        if not (system.strip() or tools):
             return None
-        key = tenant, hash((seen, tools))
-        name = self._names.get(key)
-        if name is None:
-            name = self._find(_masked(seen), frozenset(tools), tenant)
-            self._names.put(tenant, key, name)
-        else:
-            self._names.touch(tenant, key)
-        return name
+        key = tenant, hash((system, tools))
+        find = partial(self._find, system, frozenset(tools), tenant)
+        return self._names.recall(tenant, key, find)
 
-    def _find(self, masked: str, tools: Tools, tenant: str) -> str:
-        alike = self._alike.get((tenant, masked))
-        if alike is None:
-            alike = []
-            self._alike.put(tenant, (tenant, masked), alike)
-        else:
-            self._alike.touch(tenant, (tenant, masked))
+    def _find(self, system: str, tools: Tools, tenant: str) -> str:
+        masked = _masked(system)
+        alike = self._alike.recall(tenant, (tenant, masked), list)
         for place, (known, name) in enumerate(alike):
             if tools <= known or known <= tools:
                 alike[place] = known | tools, name

@@ -3,6 +3,7 @@
 import pytest
 
 from kairos.core import SetupError
+from kairos.proxy import asked
 from kairos.proxy.asked import PassedHeaders
 
 NEVER = [
@@ -82,4 +83,4 @@ def test_names_without_end_take_bounded_room():
     passed = PassedHeaders()
     for number in range(10_000):
         passed.to_client([(b"x-%d" % number, b"")])
-    assert len(passed._kept_back) <= 256
+    assert asked._is_never.cache_info().currsize <= 256
