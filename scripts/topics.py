@@ -1,7 +1,7 @@
 """`python -m scripts.topics` prints what each topic of Kafka needs: `deploy/topics.md`."""
 
 from kairos.cluster.kafka.cluster import KafkaCluster
-from kairos.cluster.kafka.topic_settings import HOUR_MS, TABLE, TopicSettings
+from kairos.cluster.kafka.topic_setup import HOUR_MS, TABLE, TopicSettings
 from kairos.core import Topic
 
 # What each carries, its key, and why it is kept so.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import uvloop
 
-from kairos.cli import load_options
+from kairos.cli import options
 from kairos.cli.options import GATEWAY, ApiKeyEnv
 from kairos.settings import default_api_key
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def replay(
-    workflows: load_options.Workflows,
+    workflows: options.Workflows,
     url: Annotated[
         str, typer.Option(help="A running Kairos, or any server that speaks OpenAI's API.")
     ] = GATEWAY,
-    rate: load_options.Rate = None,
-    arrivals: load_options.Arrivals = None,
-    count: load_options.Count = None,
+    rate: options.Rate = None,
+    arrivals: options.Arrivals = None,
+    count: options.Count = None,
     seed: Annotated[int, typer.Option(help="Seed of the arrivals and the workflows' order.")] = 1,
     model: Annotated[
         str | None, typer.Option(help=r"Asked for in every call \[the server's first].")
     ] = None,
     api_key_env: ApiKeyEnv = None,
-    max_context: load_options.MaxContext = None,
+    max_context: options.MaxContext = None,
     time_limit: Annotated[
         float | None,
         typer.Option(min=0, help="Seconds after which what has not finished is given up."),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from kairos.cli import load_options
+from kairos.cli import options
 from kairos.cli.flow_options import FunctionsFile, Without, switched_off
 from kairos.cli.options import SERVE, fill_options, with_options
 from kairos.core import PLACEMENT_NAMES, POLICY_NAMES, SECOND, SetupError
@@ -25,7 +25,7 @@ LOG_FILES = 1_000_000  # a simulation's log is whole
 
 
 class Simulate(msgspec.Struct, frozen=True, kw_only=True):
-    workflows: load_options.WorkflowsIfAny = None
+    workflows: options.WorkflowsIfAny = None
     scenario: Annotated[
         Path | None,
         typer.Option(help="A scenario file: applications, arrivals, instances and their failures."),
@@ -53,9 +53,9 @@ class Simulate(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         typer.Option(help=r"Profile of the engines: a name, or a file \[a40-llama3-8b]."),
     ] = None
-    rate: load_options.Rate = None
-    arrivals: load_options.Arrivals = None
-    count: load_options.Count = None
+    rate: options.Rate = None
+    arrivals: options.Arrivals = None
+    count: options.Count = None
     seed: Annotated[
         int | None, typer.Option(help=r"Seed of the arrivals and the workflows' order \[1].")
     ] = None
@@ -67,7 +67,7 @@ class Simulate(msgspec.Struct, frozen=True, kw_only=True):
             help="Runs, of as many seeds from --seed on: means, and how sure they are.",
         ),
     ] = 1
-    max_context: load_options.MaxContext = None
+    max_context: options.MaxContext = None
     log: Annotated[
         Path | None,
         typer.Option(

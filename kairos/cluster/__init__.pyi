@@ -18,8 +18,8 @@ from .kafka.tail import PlaceReader as PlaceReader
 from .kafka.tail import Tail as Tail
 from .kafka.tail import place_reader as place_reader
 from .kafka.topic_setup import ensure_topics as ensure_topics
-from .local.brain import new_balancer as new_balancer
 from .local.local_control import LocalControl as LocalControl
+from .local.local_control import new_balancer as new_balancer
 from .local.reload import Reload as Reload
 from .local.reload import balancer_changes as balancer_changes
 from .local.reload import entitlement_changes as entitlement_changes

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from agents import cg, qa, rg
 from kairos.cluster import cluster_of
-from kairos.cluster.kafka.topic_settings import describe
+from kairos.cluster.kafka.topic_setup import describe
 from kairos.core import inbox_topic
 from kairos.gateway.operators.admin import add_scaling
 from kairos.settings import load_settings

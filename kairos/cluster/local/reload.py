@@ -5,21 +5,17 @@ A setting that cannot change at runtime is reported as needing a restart.
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
-from kairos.cluster.local.brain import ENTITLING, entitlements_of
+from kairos.cluster.local.local_control import ENTITLING, LocalControl, entitlements_of
 from kairos.core import Entitlements, InvalidRequest, SetupError
 from kairos.engines import Fleet
 from kairos.gateway import Access, Gains, Gateway, Reread, ServiceClasses
 from kairos.observe import AuditLog
 from kairos.request import Bodies
 from kairos.settings import Settings, classes_by_name
-
-if TYPE_CHECKING:
-    from kairos.cluster.local.local_control import LocalControl
-
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +157,7 @@ def entitlement_changes(
     return dict.fromkeys(ENTITLING, change)
 
 
-def policy_changes(brain: "LocalControl", gains: Gains) -> dict[str, Change]:
+def policy_changes(brain: LocalControl, gains: Gains) -> dict[str, Change]:
     def change(settings: Settings) -> None:
         brain.order_by(settings.policy)
         gains.policy = settings.policy

@@ -198,11 +198,7 @@ class ActiveBalancer:
             self._publisher.bury(message, error)
 
     def _read(self, message: ReceivedMessage) -> None:
-        """Handle a message.
-
-        Raises:
-            Exception: The message is malformed, in any way.
-        """
+        """Handle a message. Raises Exception: The message is malformed, in any way."""
         kind = message.headers.get(TYPE_HEADER)
         if kind == ALIVE:
             alive = _alive.decode(message.value or b"")

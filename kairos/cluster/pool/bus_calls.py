@@ -76,11 +76,7 @@ class BusCall(msgspec.Struct):
 
 
 def read_call(message: ReceivedMessage, now: int) -> BusCall:
-    """Parse a call.
-
-    Raises:
-        InvalidRequest: The message is not a valid LLM call.
-    """
+    """Parse a call. Raises InvalidRequest: The message is not a valid LLM call."""
     headers = read_call_headers(dict(message.headers))
     body = read_body(message.value or b"", chat=True, streams_usage=False)
     if body.stream:
@@ -423,11 +419,7 @@ class BusAnswer:
         self._retry_after = retry_after.decode("latin-1") if retry_after else None
 
     def write(self, data: bytes, *, more: bool) -> bool:  # noqa: ARG002
-        """Append a part of the answer.
-
-        Raises:
-            UpstreamFailed: The answer is too large.
-        """
+        """Append a part of the answer. Raises UpstreamFailed: The answer is too large."""
         self._bytes += len(data)
         if self._bytes > ANSWER_BYTES:
             raise UpstreamFailed(f"the answer exceeds {ANSWER_BYTES} bytes")

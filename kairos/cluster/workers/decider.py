@@ -229,11 +229,7 @@ class Decider:
             peer.send()
 
     def _read(self, link: FrameLink, payload: bytes) -> None:
-        """Read messages of a worker.
-
-        Raises:
-            ValueError: A message is malformed.
-        """
+        """Read messages of a worker. Raises ValueError: A message is malformed."""
         messages: Iterable[FromWorker] = _messages.decode(payload)
         peer = self._links[link]
         for message in messages:

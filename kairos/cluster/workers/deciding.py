@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from kairos.batches import batch_figures
-from kairos.cluster.local.brain import entitlements_of, new_balancer
-from kairos.cluster.local.local_control import LocalControl
+from kairos.cluster.local.local_control import LocalControl, entitlements_of, new_balancer
 from kairos.cluster.local.reload import policy_changes
 from kairos.cluster.workers.decider import Decider
 from kairos.cluster.workers.journal import Journal

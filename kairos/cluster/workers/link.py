@@ -14,11 +14,7 @@ class BrokenFrame(Exception):
 
 
 def framed(payload: bytes) -> bytes:
-    """Return the payload as a frame.
-
-    Raises:
-        BrokenFrame: The payload is too long.
-    """
+    """Return the payload as a frame. Raises BrokenFrame: The payload is too long."""
     if len(payload) > FRAME_BYTES:
         raise BrokenFrame(f"a frame of {len(payload)} bytes exceeds {FRAME_BYTES}")
     return len(payload).to_bytes(_LENGTH_BYTES, "big") + payload

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from kairos.cluster.local.brain import ENTITLING
+from kairos.cluster.local.local_control import ENTITLING
 from kairos.cluster.local.reload import Reload
 from kairos.cluster.workers import child, journal
 from kairos.cluster.workers.forked import ForkedProcess, fork

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 
 from kairos.cluster import KafkaCluster
 from kairos.cluster.kafka import topic_setup
-from kairos.cluster.kafka.topic_settings import describe
+from kairos.cluster.kafka.topic_setup import describe
 from kairos.core import SetupError, Topic, inbox_topic
 from tests.support.ports import free_ports
 

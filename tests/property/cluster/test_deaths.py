@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.cluster.kafka import consumption, trials
+from kairos.cluster.kafka import kafka_bus, trials
 from tests.support.cluster.mortal import Cluster, Process
 from tests.support.examples import examples
 
@@ -40,7 +40,7 @@ async def wait(turns):
 @pytest.fixture(autouse=True)
 def no_leave(monkeypatch):
     """Who is dead waits for nothing."""
-    monkeypatch.setattr(consumption, "_LEAVE_S", 0.005)
+    monkeypatch.setattr(kafka_bus, "_LEAVE_S", 0.005)
 
 
 async def survive(partitions, killers, turns, concurrency):

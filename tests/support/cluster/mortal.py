@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter, defaultdict
 
 from kairos.cluster import ReceivedMessage
-from kairos.cluster.kafka.consumption import Consumption
 from kairos.cluster.kafka.items import Assigned, Passed
+from kairos.cluster.kafka.kafka_bus import Consumption
 from kairos.cluster.kafka.trials import Trials
 from kairos.core import Topic
 from tests.support.buses import text

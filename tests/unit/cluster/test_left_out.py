@@ -17,7 +17,7 @@ from kairos.cluster import (
     ReceivedMessage,
 )
 from kairos.cluster.kafka.profiles_topic import _News
-from kairos.cluster.kafka.topic_settings import TABLE
+from kairos.cluster.kafka.topic_setup import TABLE
 from kairos.cluster.orchestrate.follower import Ends
 from kairos.cluster.orchestrate.following import Records
 from kairos.cluster.pool.member import Recall

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.cluster import KafkaCluster
-from kairos.cluster.kafka import topic_settings
+from kairos.cluster.kafka import topic_setup
 from kairos.cluster.kafka.topic_setup import partition_of
 from kairos.core import Topic, inbox_topic
 from scripts import topics
@@ -26,31 +26,31 @@ def test_every_name_of_a_topic_is_in_the_table():
         value for name, value in vars(Topic).items() if name.isupper() and isinstance(value, str)
     }
 
-    assert names == {topic.name for topic in topic_settings.TABLE}
+    assert names == {topic.name for topic in topic_setup.TABLE}
 
 
 def test_a_family_is_known_by_how_its_names_begin():
-    assert topic_settings.describe(inbox_topic("qa", "router")).name == Topic.AGENTS
-    assert topic_settings.describe(Topic.REPLIES + "host").name == Topic.REPLIES
-    assert topic_settings.describe(Topic.EVENTS).name == Topic.EVENTS
+    assert topic_setup.describe(inbox_topic("qa", "router")).name == Topic.AGENTS
+    assert topic_setup.describe(Topic.REPLIES + "host").name == Topic.REPLIES
+    assert topic_setup.describe(Topic.EVENTS).name == Topic.EVENTS
 
 
 @pytest.mark.parametrize("name", ["other", Topic.EVENTS + ".x", "kairos.repliesx"])
 def test_a_topic_that_is_none_of_ours_is_a_mistake_of_ours(name):
     with pytest.raises(AssertionError, match="not one of Kairos's topics"):
-        topic_settings.describe(name)
+        topic_setup.describe(name)
 
 
 def test_a_topic_takes_what_the_clients_may_send():
     connection = KafkaCluster(servers="h:1", message_bytes=5_000_000)
     sent = connection.client()["message.max.bytes"]
 
-    for topic in topic_settings.TABLE:
+    for topic in topic_setup.TABLE:
         assert int(topic.settings(connection)["max.message.bytes"]) >= sent > 5_000_000
 
 
 def test_only_what_is_learnt_is_compacted_and_the_rest_is_kept_for_a_time():
-    compacted = [topic.name for topic in topic_settings.TABLE if topic.retention_ms is None]
+    compacted = [topic.name for topic in topic_setup.TABLE if topic.retention_ms is None]
 
     assert compacted == [Topic.PROFILES]
 

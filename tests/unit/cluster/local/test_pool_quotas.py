@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.cluster.local.brain import entitlements_of
+from kairos.cluster.local.local_control import entitlements_of
 from kairos.settings import EngineSettings, Settings
 
 

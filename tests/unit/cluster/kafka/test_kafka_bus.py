@@ -6,8 +6,8 @@ import contextlib
 import pytest
 
 from kairos.cluster import ReceivedMessage
-from kairos.cluster.kafka.consumption import Consumption
 from kairos.cluster.kafka.items import Assigned, Revoked
+from kairos.cluster.kafka.kafka_bus import Consumption
 from kairos.cluster.kafka.trials import Trials
 from kairos.core import Message
 from tests.support.buses import Seen, text
