@@ -25,7 +25,8 @@ from kairos.gateway import HttpServer, listening_socket
 from kairos.gateway.server.exchange import Asking
 from kairos.host import LoopPace
 from kairos.proxy import EngineClient, Upstream, header_lines
-from kairos.proxy.engine_answer import EngineAnswer
+from kairos.proxy.engine_answer import EngineAnswer, Limit
+from kairos.settings import STALL_S
 
 KINDS = {
     "own": "own server, own client",
@@ -63,9 +64,10 @@ class Forwarding:
         asked.read_body_by(None)
         lines = [b"%b: %b" % each for each in asked.headers if each[0] not in DROPPED]
         lines.append(b"content-length: %d" % len(body))
-        head = self._client.upstreams["a"].head(asked.method, asked.path, asked.query)
+        upstream = self._client.upstreams["a"]
+        head = upstream.head(asked.method, asked.path, asked.query)
         head += header_lines(lines) + b"\r\n"
-        self._client.send("a", head, body, self, streams=True, method="POST")
+        self._client.send(EngineAnswer(self, head, body, Limit(STALL_S)), upstream)
 
     def begun(self, answer: EngineAnswer) -> None:
         self._asked.start(answer.status, [e for e in answer.headers if e[0] not in DROPPED])

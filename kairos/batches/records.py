@@ -176,12 +176,10 @@ class NoBatches(KairosError):
 
     status = 404
     code = "batches_off"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "files and batches are off in this Kairos: its operator turns them on with directory "
-            "of [batches] in the settings"
-        )
+    says = (
+        "files and batches are off in this Kairos: its operator turns them on with directory "
+        "of [batches] in the settings"
+    )
 
 
 def new_name(kind: str) -> str:

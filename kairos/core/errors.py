@@ -56,6 +56,10 @@ class KairosError(Exception):
     allowed: str | None = None  # allowed methods of the route, if another one is refused (405)
     is_final = False  # retries are exhausted
     limits: RateLimits | None = None  # the caller's remaining quotas, if known
+    says = ""  # the message, where it is always the same
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(self.says if message is None else message)
 
 
 class InvalidRequest(KairosError):
@@ -65,7 +69,7 @@ class InvalidRequest(KairosError):
     code = "invalid_request"
     retries = False
 
-    def __init__(self, message: str, param: str | None = None) -> None:
+    def __init__(self, message: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
 
@@ -108,9 +112,7 @@ class WorkflowCancelled(InvalidRequest):
 
     status = 410
     code = "workflow_cancelled"
-
-    def __init__(self) -> None:
-        super().__init__("the call's workflow has been cancelled")
+    says = "the call's workflow has been cancelled"
 
 
 class BudgetExceeded(InvalidRequest):
@@ -219,9 +221,7 @@ class DeadlinePassed(KairosError):
 
     status = 504
     code = "deadline_exceeded"
-
-    def __init__(self) -> None:
-        super().__init__("the call's deadline has passed, so it was ended")
+    says = "the call's deadline has passed, so it was ended"
 
 
 class DeadlineTooNear(DeadlinePassed):
@@ -272,12 +272,10 @@ class CallBreaksEngines(KairosError):
     status = 502
     code = "call_breaks_engines"
     retries = False
-
-    def __init__(self) -> None:
-        super().__init__(
-            "engines that serve other calls fail on this one: neither it nor a call with the same "
-            "body is tried again for ten minutes; change the request"
-        )
+    says = (
+        "engines that serve other calls fail on this one: neither it nor a call with the same "
+        "body is tried again for ten minutes; change the request"
+    )
 
 
 class CallerBreaksEngines(KairosError):
@@ -319,9 +317,7 @@ class WaitedTooLong(Unavailable):
     """The request has waited in the queue for `max_wait_s`."""
 
     code = "waited_too_long"
-
-    def __init__(self) -> None:
-        super().__init__("the request has reached the maximum wait (max_wait_s): too much load")
+    says = "the request has reached the maximum wait (max_wait_s): too much load"
 
 
 class RequestInFlight(Unavailable):

@@ -70,18 +70,9 @@ _names = Names((*(name for kind in KINDS for name in kind.series.names()), _CACH
 _COUNTED = 1 << 48
 
 
-class KvCache(msgspec.Struct, frozen=True):
-    """vLLM's reported KV cache; None for unknown values."""
-
-    engines: int = 1  # that show themselves as one, with a cache each
-    kv_tokens: int | None = None  # that running calls can hold, in all of them
-    block_size: int | None = None  # tokens
-    prefix_caching: bool | None = None
-
-
 class Metrics(msgspec.Struct, frozen=True):
     status: InstanceStatus | None  # None: it says nothing of it
-    cache: KvCache | None  # None: it is not vLLM's
+    cache: EngineLimits | None  # of its KV cache. None: it is not vLLM's
     started_at_s: float | None  # when the process was started, by its own clock
     kind: EngineKind | None  # None: the metrics do not show it
 
@@ -151,7 +142,7 @@ def _mean_share(samples: Sequence[MetricSample]) -> float | None:
     return sum(values) / len(values)
 
 
-def _cache(samples: Sequence[MetricSample]) -> KvCache | None:
+def _cache(samples: Sequence[MetricSample]) -> EngineLimits | None:
     """Return vLLM's KV cache.
 
     The number of blocks covers all engines; one block of each is reserved by vLLM. The size in
@@ -170,7 +161,12 @@ def _cache(samples: Sequence[MetricSample]) -> KvCache | None:
     if blocks and block_size and blocks > engines:
         kv_tokens = (blocks - engines) * block_size
         kv_tokens = min(kv_tokens, size * engines) if size else kv_tokens
-    return KvCache(engines, kv_tokens, block_size, None if told is None else told == "True")
+    return EngineLimits(
+        engines=engines,
+        kv_tokens=kv_tokens,
+        block_size=block_size,
+        prefix_caching=None if told is None else told == "True",
+    )
 
 
 def _whole(told: str | None) -> int | None:
@@ -228,7 +224,7 @@ class EngineProbe:
         self.cards: dict[str, ModelCard] = {}  # of the models that it serves
         # None: not asked yet, or they may be others by now.
         self._limits: EngineLimits | None = None
-        self._cache: KvCache | None = None
+        self._cache: EngineLimits | None = None
         self._started_at_s: float | None = None
         self._kind: EngineKind | None = None
         self._looks = 0
@@ -310,7 +306,7 @@ class EngineProbe:
         return kind.limits(told, engines) if status == 200 else EngineLimits()
 
     def _instance(self, limits: EngineLimits) -> Instance:
-        engine, cache = self._target.engine, self._cache or KvCache()
+        engine, cache = self._target.engine, self._cache or EngineLimits()
         return Instance(
             id=self._target.upstream.id,
             models=tuple(self.cards),

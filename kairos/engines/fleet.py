@@ -43,9 +43,7 @@ class TooManyInstances(InvalidRequest):
     status = 409
     code = "too_many_instances"
     retries = False
-
-    def __init__(self) -> None:
-        super().__init__(f"there are {MAX_ENGINES} instances, which is the limit")
+    says = f"there are {MAX_ENGINES} instances, which is the limit"
 
 
 class InstanceNotFound(InvalidRequest):
@@ -82,12 +80,10 @@ class TlsFilesNotNamed(InvalidRequest):
     """
 
     code = "tls_files_not_named"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "ca, client_certificate, client_key: no engine of the settings names these files; only "
-            "the settings can bring in others"
-        )
+    says = (
+        "ca, client_certificate, client_key: no engine of the settings names these files; only "
+        "the settings can bring in others"
+    )
 
 
 class InstanceView(msgspec.Struct, frozen=True):

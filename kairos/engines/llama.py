@@ -41,21 +41,13 @@ def installed_model() -> Path:
     )
 
 
-def serve(
-    model: Path,
-    *,
-    port: int,
-    threads: int,
-    slots: int,
-    context: int,
-    alias: str,
-    embeds: bool,
-) -> None:
-    """Serve until killed or interrupted. `embeds`: the model only embeds.
+def serve(options: argparse.Namespace) -> None:
+    """Serve until killed or interrupted. For the options see `main`.
 
     Raises:
         SetupError: llama.cpp is not installed, or cannot load the model or use the port.
     """
+    model: Path = options.model or installed_model()
     try:
         import xllamacpp
     except ImportError as error:
@@ -65,21 +57,23 @@ def serve(
 
     params = xllamacpp.CommonParams()
     params.model.path = str(model)
-    params.model_alias = {alias}
+    params.model_alias = {options.alias}
     params.hostnames = [HOST]
-    params.port = port
-    params.n_ctx = context
-    params.n_parallel = slots
-    params.cpuparams.n_threads = threads
+    params.port = options.port
+    params.n_ctx = options.context
+    params.n_parallel = options.slots
+    params.cpuparams.n_threads = options.threads
     params.cache_ram_mib = PROMPT_CACHE_MIB
     params.endpoint_metrics = True
-    params.embedding = embeds
+    params.embedding = options.embeds
     params.ui = False
     params.verbosity = ERRORS_ONLY
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:
-        raise SetupError(f"llama.cpp could not serve {model} on port {port}: {error}") from error
+        raise SetupError(
+            f"llama.cpp could not serve {model} on port {options.port}: {error}"
+        ) from error
     print("ready", server.listening_address, flush=True)
     threading.Event().wait()  # llama.cpp serves from threads of its own
 
@@ -96,15 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            serve(
-                options.model or installed_model(),
-                port=options.port,
-                threads=options.threads,
-                slots=options.slots,
-                context=options.context,
-                alias=options.alias,
-                embeds=options.embeds,
-            )
+            serve(options)
         except SetupError as error:
             sys.exit(f"error: {error}")
 

@@ -12,7 +12,7 @@ import errno
 import logging
 import os
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from kairos.core import Instance, InstanceJoined, InstanceLeft, InstanceStatus, UpstreamUnreachable
 from kairos.engines.engine_probe import EngineProbe, NotReady, Target
@@ -51,7 +51,6 @@ class Monitor:
     def __init__(
         self,
         feed: Callable[[InstanceJoined | InstanceLeft | InstanceStatus], None],
-        targets: Iterable[Target] = (),
         contexts: EngineContexts | None = None,
     ) -> None:
         """Create the monitor. `contexts` are TLS contexts shared with the engine client."""
@@ -66,8 +65,6 @@ class Monitor:
         self._looked = asyncio.Event()  # at one of them, since somebody waited for that
         self.all_joined = asyncio.Event()
         """Set once all instances have been in use at the same time."""
-        for target in targets:
-            self.watch(target)
 
     def models(self) -> list[str]:
         """Return all models that are served at the moment."""

@@ -72,44 +72,28 @@ def installed_python() -> Path:
     return environment / "bin" / "python"
 
 
-def serve(
-    model: str,
-    *,
-    number: int,
-    first_port: int,
-    options: Sequence[str],
-    gpu: bool = False,
-    own_gpu: bool = False,
-) -> NoReturn:
-    """Serve until killed or interrupted.
+def serve(ours: argparse.Namespace, options: Sequence[str]) -> NoReturn:
+    """Serve until killed or interrupted: with our options, see `main`, and further ones of vLLM.
 
     Without a GPU it uses one core only: threads of engines that wait for each other's cores cost
     more than they bring.
-
-    Args:
-        model: One of MODELS, or the directory of another.
-        number: Of this instance, from 1; it selects the core, and the port.
-        first_port: The first instance's port; 0: any free one.
-        options: Further options of vLLM.
-        gpu: Whether to use the vLLM of a GPU.
-        own_gpu: Whether this instance has a GPU of its own, by its number.
 
     Raises:
         SetupError: The model, GPU or vLLM is missing, or vLLM ended; the message has its errors.
     """
     python = installed_python()
     for_cpu = CPU_DEFAULTS if has_avx512() else (*CPU_DEFAULTS, *FLOAT32)
-    ours, environ = ((), {}) if gpu else (for_cpu, _on_one_core(number))
-    if own_gpu:
-        environ = {_GPUS: _gpu(number)}
-    port = _free_port(first_port + number - 1 if first_port else None)
+    own, environ = ((), {}) if ours.gpu or ours.own_gpu else (for_cpu, _on_one_core(ours.number))
+    if ours.own_gpu:
+        environ = {_GPUS: _gpu(ours.number)}
+    port = _free_port(ours.port + ours.number - 1 if ours.port else None)
     with tempfile.TemporaryDirectory(prefix="kairos-vllm-") as scratch:
-        directory, weights = _model(model, Path(scratch), python)
+        directory, weights = _model(ours.model, Path(scratch), python)
         command = [
             *(str(python), "-P", "-m", "vllm.entrypoints.openai.api_server"),
             *("--model", str(directory), "--served-model-name", directory.name),
             *("--host", HOST, "--port", str(port)),
-            *(*DEFAULTS, *ours, *weights, *options),
+            *(*DEFAULTS, *own, *weights, *options),
         ]
         environ |= {"TMPDIR": scratch}  # where it leaves its sockets behind
         with _running(command, environ) as server:
@@ -245,7 +229,9 @@ def main() -> None:
         default=MODELS[0],
         help=f"{', '.join(MODELS)}, of random weights; or the directory of a model",
     )
-    parser.add_argument("--number", type=int, default=1, help="number of this instance, from 1")
+    parser.add_argument(
+        "--number", type=int, default=1, help="of this instance, from 1: selects core and port"
+    )
     parser.add_argument("--port", type=int, default=0, help="the first instance's; 0: any free one")
     parser.add_argument("--gpu", action="store_true", help="use the vLLM of a GPU [of a CPU]")
     parser.add_argument("--own-gpu", action="store_true", help="--gpu, with a GPU of its own")
@@ -254,14 +240,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            serve(
-                ours.model,
-                number=ours.number,
-                first_port=ours.port,
-                options=options,
-                gpu=ours.gpu or ours.own_gpu,
-                own_gpu=ours.own_gpu,
-            )
+            serve(ours, options)
         except SetupError as error:
             sys.exit(f"error: {error}")
 

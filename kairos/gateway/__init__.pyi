@@ -10,6 +10,7 @@ from .api.inner_call import ANSWER_BYTES as ANSWER_BYTES
 from .api.inner_call import InnerAnswer as InnerAnswer
 from .api.inner_call import InnerCall as InnerCall
 from .api.inner_call import InnerGateway as InnerGateway
+from .api.insight import add_ends as add_ends
 from .api.insight import add_insight as add_insight
 from .api.insight import add_tenants as add_tenants
 from .api.models import Models as Models

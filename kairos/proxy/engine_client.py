@@ -165,42 +165,21 @@ class EngineClient:
         asked.sent(dispatch)
         beginning = upstream.head(asked.method, asked.path, asked.passed_query)
         place = upstream.priority_line(dispatch.priority)
-        request_id = dispatch.request_id.encode()
-        return self.send(
-            instance_id,
-            request_head(beginning, asked, request_id, place, len(body), self.passed_headers),
-            body,
-            taker,
-            streams=streams,
-            method=asked.method,
-            is_repeatable=asked.rules.is_retried,
-            patience_s=patience_s,
-        )
-
-    def send(
-        self,
-        instance_id: str,
-        head: bytes,
-        body: bytes,
-        taker: AnswerTaker,
-        *,
-        streams: bool,
-        method: str,
-        is_repeatable: bool = False,
-        patience_s: float | None = None,
-    ) -> EngineAnswer:
-        """Send a request whose head is complete (`asked.request_head`), as `send_call` does.
-
-        `is_repeatable`: see `EngineAnswer`.
-        """
-        assert self._connections is not None, "used outside of `async with`"
+        request_id, passed = dispatch.request_id.encode(), self.passed_headers
+        head = request_head(beginning, asked, request_id, place, len(body), passed)
         limit = self._streamed if streams else self._whole
         if patience_s is not None and patience_s > limit.stall_s:
             limit_s = max(limit.stall_s, min(patience_s, self._longest_s))
             limit = Limit(limit_s, None if streams else limit_s)
-        answer = EngineAnswer(taker, head, body, limit, method, is_repeatable=is_repeatable)
-        self._connections.send(answer, self.upstreams[instance_id].origin)
+        is_repeatable = asked.rules.is_retried
+        answer = EngineAnswer(taker, head, body, limit, asked.method, is_repeatable=is_repeatable)
+        self.send(answer, upstream)
         return answer
+
+    def send(self, answer: EngineAnswer, upstream: Upstream) -> None:
+        """Send a request whose head is complete (`asked.request_head`)."""
+        assert self._connections is not None, "used outside of `async with`"
+        self._connections.send(answer, upstream.origin)
 
 
 class Fetcher:

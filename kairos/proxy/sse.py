@@ -74,11 +74,8 @@ class Usage(msgspec.Struct):
         """Return the usage, merged with what the same stream reported earlier."""
         if earlier is None:
             return self
-        now = {
-            name: value
-            for name in self.__struct_fields__
-            if (value := getattr(self, name)) is not None
-        }
+        fields = msgspec.structs.asdict(self).items()
+        now = {name: value for name, value in fields if value is not None}
         return msgspec.structs.replace(earlier, **now)
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.producer import Producer
@@ -34,7 +34,7 @@ from kairos.core import (
     WorkflowNotFound,
 )
 from kairos.engines import Monitor
-from kairos.gateway import GRACE_S, Access, authorization_of
+from kairos.gateway import GRACE_S, Access, add_ends, authorization_of
 from kairos.host import WallClock
 from kairos.observe import Telemetry
 from kairos.proxy import CallsInFlight, HttpEngine, tell_progress
@@ -50,11 +50,7 @@ class AskTheOrchestrator(InvalidRequest):
 
     status = 404
     code = "not_here"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "workflows and agents are shown by `kairos orchestrate`, on its own port (8002)"
-        )
+    says = "workflows and agents are shown by `kairos orchestrate`, on its own port (8002)"
 
 
 class OverPools:
@@ -122,22 +118,13 @@ class ClusterControl:
     def add_insight(self, app: FastAPI, access: Access) -> None:
         """Add the routes that end a workflow; all others refer to the orchestrator."""
 
-        async def told_of_end(
-            request: HttpRequest, workflow_id: str, *, cancelled: bool
-        ) -> JSONResponse:
-            tenant = (await access.admitted_caller(authorization_of(request))).tenant
-            if not _IDENTIFIER.match(workflow_id):
-                raise WorkflowNotFound(workflow_id)
-            self.performer.feed(WorkflowEnded(tenant, workflow_id, cancelled))
-            return JSONResponse({"id": workflow_id, "object": "workflow"}, 202)
+        async def end(event: WorkflowEnded) -> Response:
+            if not _IDENTIFIER.match(event.workflow_id):
+                raise WorkflowNotFound(event.workflow_id)
+            self.performer.feed(event)
+            return JSONResponse({"id": event.workflow_id, "object": "workflow"}, 202)
 
-        @app.post("/v1/workflows/{workflow_id:path}/end")
-        async def end(request: HttpRequest, workflow_id: str) -> JSONResponse:
-            return await told_of_end(request, workflow_id, cancelled=False)
-
-        @app.delete("/v1/workflows/{workflow_id:path}")
-        async def cancel(request: HttpRequest, workflow_id: str) -> JSONResponse:
-            return await told_of_end(request, workflow_id, cancelled=True)
+        add_ends(app, access, end)
 
         @app.get("/v1/workflows/{rest:path}")
         @app.get("/v1/agents")

@@ -5,6 +5,7 @@ Each client sees only its own tenant's.
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -60,26 +61,37 @@ class Source(Protocol):
     async def end(self, event: WorkflowEnded) -> None: ...
 
 
-def add_insight(app: FastAPI, access: Access, source: Source) -> None:
-    """Add the routes. Ids of workflows may contain slashes."""
+def add_ends(
+    app: FastAPI, access: Access, end: Callable[[WorkflowEnded], Awaitable[Response]]
+) -> None:
+    """Add the routes that end a workflow. Its id may contain slashes."""
 
-    async def told_of_end(request: HttpRequest, workflow_id: str, *, cancelled: bool) -> Response:
+    async def told(request: HttpRequest, workflow_id: str, *, cancelled: bool) -> Response:
         tenant = (await access.admitted_caller(authorization_of(request))).tenant
-        workflow = _find(source, tenant, workflow_id)
-        if workflow.ended_at is None:
-            await source.end(WorkflowEnded(tenant, workflow_id, cancelled))
-        status = 202 if workflow.ended_at is None else 200
-        return json_response(Ended(id=workflow_id, ended_at=workflow.ended_at), status)
+        return await end(WorkflowEnded(tenant, workflow_id, cancelled))
 
     @app.post("/v1/workflows/{workflow_id:path}/end")
-    async def end(request: HttpRequest, workflow_id: str) -> Response:
+    async def end_one(request: HttpRequest, workflow_id: str) -> Response:
         """End a workflow whose user has the final reply. Repeated requests change nothing."""
-        return await told_of_end(request, workflow_id, cancelled=False)
+        return await told(request, workflow_id, cancelled=False)
 
     @app.delete("/v1/workflows/{workflow_id:path}")
     async def cancel(request: HttpRequest, workflow_id: str) -> Response:
         """Cancel a workflow: its calls end, and further ones are refused."""
-        return await told_of_end(request, workflow_id, cancelled=True)
+        return await told(request, workflow_id, cancelled=True)
+
+
+def add_insight(app: FastAPI, access: Access, source: Source) -> None:
+    """Add the routes. Ids of workflows may contain slashes."""
+
+    async def end(event: WorkflowEnded) -> Response:
+        workflow = _find(source, event.tenant, event.workflow_id)
+        if workflow.ended_at is None:
+            await source.end(event)
+        status = 202 if workflow.ended_at is None else 200
+        return json_response(Ended(id=event.workflow_id, ended_at=workflow.ended_at), status)
+
+    add_ends(app, access, end)
 
     @app.get("/v1/workflows/{workflow_id:path}")
     async def workflow(request: HttpRequest, workflow_id: str) -> Response:

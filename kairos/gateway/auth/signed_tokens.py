@@ -46,9 +46,7 @@ class TokenExpired(Unauthorized):
     """A signed token has expired. Get a new one."""
 
     code = "token_expired"
-
-    def __init__(self) -> None:
-        super().__init__("the token has expired")
+    says = "the token has expired"
 
 
 class IssuerUnreachable(Unavailable):
@@ -56,9 +54,7 @@ class IssuerUnreachable(Unavailable):
 
     code = "issuer_unreachable"
     retry_after_s = 10
-
-    def __init__(self) -> None:
-        super().__init__("the keys that verify tokens cannot be fetched at the moment")
+    says = "the keys that verify tokens cannot be fetched at the moment"
 
 
 class _Header(msgspec.Struct):

@@ -44,9 +44,7 @@ class NotForPages(InvalidRequest):
 
     status = 403
     code = "not_for_pages"
-
-    def __init__(self) -> None:
-        super().__init__("no web page may change instances (the request has an Origin)")
+    says = "no web page may change instances (the request has an Origin)"
 
 
 def add_views(app: FastAPI, fleet: Fleet) -> None:

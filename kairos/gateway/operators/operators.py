@@ -47,9 +47,7 @@ class OtherOrigin(KairosError):
 
     status = 403
     code = "other_origin"
-
-    def __init__(self) -> None:
-        super().__init__("only Kairos's own page may send this: open it, and do it there")
+    says = "only Kairos's own page may send this: open it, and do it there"
 
 
 class Needed(msgspec.Struct, frozen=True):

@@ -17,9 +17,7 @@ class TooManyViewers(Unavailable):
     """The maximum number of pages is open."""
 
     code = "too_many_viewers"
-
-    def __init__(self) -> None:
-        super().__init__(f"{MAX_VIEWERS} pages are open already: close one, and load this again")
+    says = f"{MAX_VIEWERS} pages are open already: close one, and load this again"
 
 
 class Watch:

@@ -53,12 +53,10 @@ class FollowedElsewhere(InvalidRequest):
 
     status = 404
     code = "not_here"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "workflows are followed by another process of this pool, `kairos orchestrate`: use its "
-            "page, or `kairos explain` with --url"
-        )
+    says = (
+        "workflows are followed by another process of this pool, `kairos orchestrate`: use its "
+        "page, or `kairos explain` with --url"
+    )
 
 
 class WorkflowQuery(msgspec.Struct, frozen=True, kw_only=True):

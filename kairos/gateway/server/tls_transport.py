@@ -28,9 +28,7 @@ class HttpsNeeded(InvalidRequest):
     """A request came without TLS to a port that requires TLS."""
 
     code = "https_needed"
-
-    def __init__(self) -> None:
-        super().__init__("this port speaks TLS: the URL must begin with https://")
+    says = "this port speaks TLS: the URL must begin with https://"
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):

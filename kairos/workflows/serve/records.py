@@ -31,12 +31,10 @@ class FlowsOff(KairosError):
 
     status = 404
     code = "flows_off"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "flows are off in this Kairos: its operator turns them on with directory of [flows] in "
-            "the settings"
-        )
+    says = (
+        "flows are off in this Kairos: its operator turns them on with directory of [flows] in "
+        "the settings"
+    )
 
 
 class NoSuchFlow(InvalidRequest):

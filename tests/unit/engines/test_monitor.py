@@ -223,7 +223,8 @@ class Watched:
         self.engine, self.told, self._changed = engine, [], asyncio.Event()
         monkeypatch.setattr(monitor, "INTERVAL_S", 0.001)
         monkeypatch.setattr(monitor, "Fetcher", asynccontextmanager(self._fetching))
-        self.monitor = Monitor(self._hear, [target_of("i")])
+        self.monitor = Monitor(self._hear)
+        self.monitor.watch(target_of("i"))
 
     async def _fetching(self, *_):
         yield self.engine
@@ -385,7 +386,8 @@ async def test_a_suspicion_at_the_moment_of_the_end_does_not_keep_the_monitor_al
     upstream = Upstream("nowhere", "http://127.0.0.1:9")
     balancer = Balancer(Fcfs, PLACEMENTS["least-kv"])
     runtime = Runtime(balancer, CallsInFlight(), WallClock())
-    monitor = Monitor(runtime.feed, [Target(upstream, EngineSettings(url="http://127.0.0.1:9"))])
+    monitor = Monitor(runtime.feed)
+    monitor.watch(Target(upstream, EngineSettings(url="http://127.0.0.1:9")))
     running = asyncio.create_task(monitor.run())
     while monitor.problems["nowhere"] == "not probed yet":
         await asyncio.sleep(0)
