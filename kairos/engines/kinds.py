@@ -18,13 +18,13 @@ _LARGEST = 1 << 40
 class EngineLimits(msgspec.Struct, frozen=True):
     """Limits of one engine; None where it does not report one."""
 
-    engines: int = 1  # that show themselves as one, with a cache each
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None  # of a step
     kv_tokens: int | None = None  # that running calls can hold, in all of them
     priority: bool | None = None  # what waits is ordered by the priority that calls carry
     block_size: int | None = None  # tokens
     prefix_caching: bool | None = None
+    engines: int = 1  # that show themselves as one, with a cache each
 
 
 class ModelCard(msgspec.Struct, frozen=True):
