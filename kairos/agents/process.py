@@ -101,11 +101,7 @@ async def _llm(plan: SubmissionPlan, stack: AsyncExitStack, say: Say) -> LLM:
     patience = Patience(PATIENCE_S)
     if plan.url is None:
         over_bus = BusLLM(
-            plan.cluster,
-            pool=plan.pool,
-            name=plan.replies,
-            model=plan.model,
-            patience=patience,
+            plan.cluster, pool=plan.pool, name=plan.replies, model=plan.model, patience=patience
         )
         say(f"LLM calls go to the pool '{plan.pool}', replies come on {over_bus.replies}")
         return await stack.enter_async_context(over_bus)

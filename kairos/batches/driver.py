@@ -13,14 +13,7 @@ from typing import Any
 
 from kairos.batches.batch_input import LineError, check_input, read_line
 from kairos.batches.batch_turns import BatchTurns, lines_ahead, rises
-from kairos.batches.outputs import (
-    COMPLETED,
-    FAILED,
-    Written,
-    result_of,
-    tokens_of,
-    write_outputs,
-)
+from kairos.batches.outputs import COMPLETED, FAILED, Written, result_of, tokens_of, write_outputs
 from kairos.batches.records import OPEN, BatchRecord, FileRecord, State, new_name
 from kairos.batches.store import KEEP_RESULT, KeptBatches
 from kairos.batches.work import BatchWork, SentLine

@@ -417,11 +417,7 @@ class BatchStore:
         return [_batch(each) for (each,) in found]
 
     def change_batch(
-        self,
-        batch_id: str,
-        was: Sequence[State],
-        files: Sequence[FileRecord] = (),
-        **fields: Any,
+        self, batch_id: str, was: Sequence[State], files: Sequence[FileRecord] = (), **fields: Any
     ) -> BatchRecord | None:
         """Change a batch in one of the states `was`, and add its new files.
 

@@ -6,13 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from kairos.batches.batch_input import LineError
-from kairos.batches.records import (
-    BatchCounts,
-    BatchRecord,
-    BatchUsage,
-    FileRecord,
-    State,
-)
+from kairos.batches.records import BatchCounts, BatchRecord, BatchUsage, FileRecord, State
 
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):

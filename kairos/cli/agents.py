@@ -44,8 +44,7 @@ class RunAgents(msgspec.Struct, frozen=True, kw_only=True):
     modules: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODULE",
-            help="Importable modules (agents.qa) whose `app` is an Application.",
+            metavar="MODULE", help="Importable modules (agents.qa) whose `app` is an Application."
         ),
     ]
     bus: Bus = None
@@ -104,12 +103,7 @@ def run(given: RunAgents) -> None:
     settings = load_settings(given.config_file, os.environ, {"bus": given.bus, "pool": given.pool})
     cluster = cluster_named(settings, _NO_BUS)
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
-    from kairos.agents import (
-        SubmissionPlan,
-        choose_inboxes,
-        load_application,
-        run_agents,
-    )
+    from kairos.agents import SubmissionPlan, choose_inboxes, load_application, run_agents
 
     _import_from_here()
     applications = tuple(load_application(module) for module in given.modules)
@@ -185,10 +179,7 @@ def submit(
 
     try:
         submitting = submit_tasks(
-            *(application, values, cluster, show),
-            msg_id=msg_id,
-            deadline_s=deadline,
-            wait_s=wait,
+            *(application, values, cluster, show), msg_id=msg_id, deadline_s=deadline, wait_s=wait
         )
         missing = run_loop(_until_told(submitting))
     except asyncio.CancelledError:

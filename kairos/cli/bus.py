@@ -19,13 +19,11 @@ def bus_check(
         list[str] | None, typer.Option(help="Only this topic; repeat. Without: all five.")
     ] = None,
     last: Annotated[
-        int | None,
-        typer.Option(min=1, help="Records at the end of each partition; without: all."),
+        int | None, typer.Option(min=1, help="Records at the end of each partition; without: all.")
     ] = None,
     bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None,
     config_file: Annotated[
-        Path | None,
-        typer.Option("--config", help="TOML file with bus and \\[kafka] (TLS, SASL)."),
+        Path | None, typer.Option("--config", help="TOML file with bus and \\[kafka] (TLS, SASL).")
     ] = None,
 ) -> None:
     """Name each record on Kairos's topics that makes no sense: where it is, and why.

@@ -40,7 +40,7 @@ COMMANDS = {
     "run": (_FLOWS, "run", "run"),
     "plan": (_FLOWS, "plan", "plan"),
     "profile": (_FLOWS, "profile", "profile"),
-    "health": (_LOOK, "health", "health"),
+    "health": (_LOOK, "top", "health"),
     "top": (_LOOK, "top", "top"),
     "explain": (_LOOK, "look", "explain"),
     "export": (_LOOK, "look", "export"),

@@ -31,8 +31,7 @@ Url = Annotated[
     str | None, typer.Option(help="Instead of engines: a Kairos that runs, http://HOST:PORT.")
 ]
 ApiKeyEnv = Annotated[
-    str | None,
-    typer.Option(help="Environment variable with your API key, for --url."),
+    str | None, typer.Option(help="Environment variable with your API key, for --url.")
 ]
 Model = Annotated[
     str | None,
@@ -81,7 +80,7 @@ Results = Annotated[
     str | None,
     typer.Option(
         help="Keep what the run finds out in a PostgreSQL, so that other hosts can drive it and go "
-        r"on with it: postgresql://\[USER@]HOST\[:PORT]/NAME \[files of this host].",
+        r"on with it: postgresql://\[USER@]HOST\[:PORT]/NAME \[files of this host]."
     ),
 ]
 Directory = Annotated[
@@ -100,9 +99,7 @@ def absolute(path: Path | None) -> str | None:
 
 
 def retrieval(
-    embedder: list[str] | None,
-    reranker: list[str] | None,
-    collections: str | None,
+    embedder: list[str] | None, reranker: list[str] | None, collections: str | None
 ) -> "RetrievalSettings | None":
     """Return the settings in these options; None if all are missing.
 

@@ -77,14 +77,7 @@ def keys_create(
     """
     now_us = WallClock().now()
     made = create_key(
-        file,
-        tenant,
-        _print_key,
-        now_us=now_us,
-        app=app,
-        role=role,
-        name=name,
-        expires=expires,
+        file, tenant, _print_key, now_us=now_us, app=app, role=role, name=name, expires=expires
     )
     until = "" if made.expires is None else f", until {format_instant(made.expires)}"
     _explain(f"'{made.label}' of tenant '{tenant}' is in {file}{until}")
@@ -112,8 +105,7 @@ def keys_rotate(
     name: _Name,
     file: _File,
     grace: Annotated[
-        str,
-        typer.Option(help="How long the old key remains valid, at most; 0s: not at all."),
+        str, typer.Option(help="How long the old key remains valid, at most; 0s: not at all.")
     ] = "24h",
     expires: Annotated[
         str | None,

@@ -120,8 +120,7 @@ def export(
 def usage(
     log_dir: Annotated[Path, typer.Argument(help="The directory of a serve --log.")],
     since: Annotated[
-        str,
-        typer.Option(help="A duration (30s, 15m, 24h, 7d: so long ago), a date or an instant."),
+        str, typer.Option(help="A duration (30s, 15m, 24h, 7d: so long ago), a date or an instant.")
     ] = "all",
     until: Annotated[str, typer.Option(help="The same: before when calls ended.")] = "all",
     by: Annotated[

@@ -15,6 +15,7 @@ Options = TypeVar("Options")
 
 SERVE = Settings()  # the defaults
 GATEWAY = f"http://{SERVE.host}:{SERVE.port}"
+ADMIN = f"http://{SERVE.admin_host}:{SERVE.admin_port}"
 _POLICIES = ", ".join(sorted(POLICY_NAMES))
 POLICY_HELP = rf"Order of the queue \[{SERVE.policy}: least work left first]: {_POLICIES}."
 BUS_HELP = (

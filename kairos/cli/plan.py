@@ -39,8 +39,7 @@ class PlanFlow(msgspec.Struct, frozen=True, kw_only=True):
         int, typer.Option(min=1, max=1_000, help="Number of engines, for --engine-profile.")
     ] = 1
     as_primitives: Annotated[
-        bool,
-        typer.Option("--primitives", help="Show the engines' work for a row, part by part."),
+        bool, typer.Option("--primitives", help="Show the engines' work for a row, part by part.")
     ] = False
     as_json: AsJson = False
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, own_files
+from kairos.cli.options import ADMIN, OwnCertificate, OwnKey, ServiceCa, own_files
 from kairos.settings import default_api_key
 
 
@@ -23,9 +23,7 @@ def plan_autoscale(
             help="TOML: bounds, and how engines are started. docs/how-to/autoscale.md has one."
         ),
     ] = None,
-    url: Annotated[str, typer.Option(help="The operators' port of a running Kairos.")] = (
-        f"http://{SERVE.admin_host}:{SERVE.admin_port}"
-    ),
+    url: Annotated[str, typer.Option(help="The operators' port of a running Kairos.")] = ADMIN,
     drive: Annotated[
         bool,
         typer.Option("--drive/--dry-run", help="Start and drain engines, or only say what to do."),

@@ -58,8 +58,7 @@ class PlanHardware(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     rate: Annotated[
-        float | None,
-        typer.Option(help=r"Workflows per second \[the file's busiest ten minutes]."),
+        float | None, typer.Option(help=r"Workflows per second \[the file's busiest ten minutes].")
     ] = None
     budget: Annotated[float | None, typer.Option(help="Limit on the cost, USD an hour.")] = None
     objective: Annotated[
@@ -78,8 +77,7 @@ class PlanHardware(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     worker: Annotated[
-        str | None,
-        typer.Option(help=r"Needs of a tool between calls \[cores=1,memory=1]."),
+        str | None, typer.Option(help=r"Needs of a tool between calls \[cores=1,memory=1].")
     ] = None
     today: Annotated[
         str | None,
@@ -92,8 +90,7 @@ class PlanHardware(msgspec.Struct, frozen=True, kw_only=True):
     late_usd: Annotated[
         float | None,
         typer.Option(
-            min=0,
-            help=r"Cost of a workflow's second beyond p95, USD \[the target is hard].",
+            min=0, help=r"Cost of a workflow's second beyond p95, USD \[the target is hard]."
         ),
     ] = None
     prices: Annotated[Literal["bought", "rented"], typer.Option(help="Which prices count.")] = (
@@ -114,8 +111,7 @@ class PlanHardware(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 3
     pairs: Annotated[
-        bool,
-        typer.Option("--pairs/--no-pairs", help="Instances for prefill or decode alone, too."),
+        bool, typer.Option("--pairs/--no-pairs", help="Instances for prefill or decode alone, too.")
     ] = True
     split: Annotated[
         bool,

@@ -30,8 +30,7 @@ _Simulate = Annotated[
     typer.Option(help="Instead of engines: a simulated one of this profile, answers made up."),
 ]
 _Out = Annotated[
-    Path | None,
-    typer.Option(help=r"The file to write \[FLOW's path with .profile.json]."),
+    Path | None, typer.Option(help=r"The file to write \[FLOW's path with .profile.json].")
 ]
 
 

@@ -73,12 +73,7 @@ def replay(
     )
     submissions, _ = offered_workload(asked).of(seed)
     run = Replay(
-        url,
-        submissions,
-        model=model,
-        api_key=api_key,
-        stream=stream,
-        time_limit_s=time_limit,
+        url, submissions, model=model, api_key=api_key, stream=stream, time_limit_s=time_limit
     )
     allow_many_connections()
     collect_less_often()

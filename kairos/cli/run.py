@@ -62,8 +62,7 @@ class RunFlow(msgspec.Struct, frozen=True, kw_only=True):
     collections: CollectionsPlace = None
     without: Without = None
     revision: Annotated[
-        str,
-        typer.Option(help="Revision of the models; a change invalidates cached results."),
+        str, typer.Option(help="Revision of the models; a change invalidates cached results.")
     ] = ""
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Results of earlier runs do not count.")

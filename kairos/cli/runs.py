@@ -20,18 +20,14 @@ from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
 
 app = typer.Typer(
-    help="Runs of declared workflows: list, show, resume and cancel them.",
-    rich_markup_mode="rich",
+    help="Runs of declared workflows: list, show, resume and cancel them.", rich_markup_mode="rich"
 )
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run, or a prefix of it.")]
 
 
 @app.command("list")
-def runs_list(
-    directory: Directory = None,
-    as_json: AsJson = False,
-) -> None:
+def runs_list(directory: Directory = None, as_json: AsJson = False) -> None:
     """List runs, the latest first. Runs that were not used for 30 days are removed."""
     import msgspec
     from rich.console import Console
@@ -46,11 +42,7 @@ def runs_list(
 
 
 @app.command("show")
-def runs_show(
-    run: Run,
-    directory: Directory = None,
-    as_json: AsJson = False,
-) -> None:
+def runs_show(run: Run, directory: Directory = None, as_json: AsJson = False) -> None:
     """Show a run: what it was to do, how far it is, what it spent and what was saved."""
     import msgspec
     from rich.console import Console
@@ -68,8 +60,7 @@ def runs_show(
 def runs_resume(
     run: Run,
     engine: Annotated[
-        list[str] | None,
-        typer.Option(help="Other engines than those it had; repeat for each."),
+        list[str] | None, typer.Option(help="Other engines than those it had; repeat for each.")
     ] = None,
     url: Annotated[str | None, typer.Option(help="Another Kairos than the one it had.")] = None,
     host: Annotated[

@@ -151,10 +151,7 @@ async def _supervise(settings: Settings, load: Load | None) -> None:
 
 
 async def _until_stopped(
-    service: "Service | Supervisor",
-    settings: Settings,
-    load: Load | None,
-    stop: asyncio.Event,
+    service: "Service | Supervisor", settings: Settings, load: Load | None, stop: asyncio.Event
 ) -> None:
     typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
     if not is_loopback(settings.host) and not settings.asks_for_keys:

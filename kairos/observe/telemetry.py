@@ -14,11 +14,7 @@ from itertools import chain
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import (
-    CounterMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
@@ -135,10 +131,7 @@ class Telemetry(Collector):
         self._registry = CollectorRegistry()
         self.calls = self._count("kairos_calls", "LLM calls that ended", "outcome", _OUTCOMES)
         self._errors = Counter(
-            "kairos_errors",
-            "Error responses of Kairos",
-            ["code"],
-            registry=self._registry,
+            "kairos_errors", "Error responses of Kairos", ["code"], registry=self._registry
         )
         self._queued = self._times("kairos_queue_seconds", "Time from arrival to dispatch")
         self._first = self._times("kairos_ttft_seconds", "Time from arrival to first token")
@@ -241,11 +234,7 @@ class Telemetry(Collector):
         return [last[1] for last in told if last is not None and now - last[0] <= _STALE_US]
 
     def _count(
-        self,
-        name: str,
-        documentation: str,
-        label: str | None = None,
-        values: Sequence[str] = ("",),
+        self, name: str, documentation: str, label: str | None = None, values: Sequence[str] = ("",)
     ) -> Count:
         made = Count(name, documentation, self._now() / SECOND, label, values)
         self._registry.register(made)

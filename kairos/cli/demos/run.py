@@ -76,10 +76,7 @@ class Run:
         self.started_at = self.service.brain.now()
 
     async def to_the_end(
-        self,
-        submissions: Sequence[DemoSubmission],
-        limit_s: float,
-        turn: tuple[int, int] = (0, 1),
+        self, submissions: Sequence[DemoSubmission], limit_s: float, turn: tuple[int, int] = (0, 1)
     ) -> None:
         """Submit the tasks as they are due and wait for their results, but not past the limit.
 

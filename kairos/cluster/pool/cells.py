@@ -14,14 +14,7 @@ from math import inf, log
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from kairos.core import (
-    SECOND,
-    Event,
-    InstanceJoined,
-    InstanceLeft,
-    Request,
-    text_digest,
-)
+from kairos.core import SECOND, Event, InstanceJoined, InstanceLeft, Request, text_digest
 from kairos.observe import counter, gauge
 from kairos.settings import EngineSettings
 

@@ -82,10 +82,7 @@ class ClusterControl:
     """
 
     def __init__(
-        self,
-        calls: CallsInFlight,
-        performer: Performer,
-        member: "PoolMember | OverPools",
+        self, calls: CallsInFlight, performer: Performer, member: "PoolMember | OverPools"
     ) -> None:
         self._calls = calls
         self.performer = performer

@@ -142,12 +142,7 @@ class Epochs:
         return epoch >= self._first if self._newest is None else epoch > self._newest
 
 
-class CallHeaders(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    rename=FIELD_HEADERS,
-):
+class CallHeaders(msgspec.Struct, frozen=True, kw_only=True, rename=FIELD_HEADERS):
     """Headers of a call over the bus: its caller, and the topic for its answer."""
 
     request_id: Identifier

@@ -199,11 +199,7 @@ async def test_the_command_ends_whole_however_it_is_ended(number, tmp_path):
 
 async def test_the_command_ends_in_order_with_what_started_it():
     shell = await start_child(
-        *(
-            "sh",
-            "-c",
-            f"{sys.executable} -m scripts.vllm_engines --port 0 --ends-slowly yes; true",
-        ),
+        *("sh", "-c", f"{sys.executable} -m scripts.vllm_engines --port 0 --ends-slowly yes; true"),
         stdout=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(60):

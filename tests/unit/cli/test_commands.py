@@ -68,7 +68,7 @@ def test_a_command_imports_no_other():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert set(ran.stdout.split()) == {
-        f"kairos.cli.{name}" for name in ("commands", "main", "health", "options")
+        f"kairos.cli.{name}" for name in ("commands", "main", "top", "options")
     }
 
 

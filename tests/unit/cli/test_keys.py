@@ -161,11 +161,7 @@ def test_a_key_for_which_there_is_no_room_is_not_printed(path):
 def test_stopped_by_ctrl_c_it_leaves_the_file_as_it_was(path):
     run("create", "--tenant", "acme", "--name", "ci", "keys.toml")
     before = path.read_bytes()
-    for arguments in (
-        ("create", "--tenant", "b"),
-        ("revoke", "ci"),
-        ("rotate", "ci"),
-    ):
+    for arguments in (("create", "--tenant", "b"), ("revoke", "ci"), ("rotate", "ci")):
         done = process(*arguments, "keys.toml", program=("-c", STOPPED))
         assert done.returncode in (130, -signal.SIGINT), done.stderr
         assert path.read_bytes() == before

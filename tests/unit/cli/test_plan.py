@@ -142,8 +142,7 @@ def test_with_a_profile_and_engines_it_says_how_long_a_table_takes(planned, tmp_
     with pytest.raises(KairosError, match=r"f\.profile\.json.*cannot be read"):
         planned(*pool)
     profiled = CliRunner().invoke(
-        app,
-        ["profile", str(tmp_path / "f.yaml"), "--inputs", table, "--simulate", "a40-llama3-8b"],
+        app, ["profile", str(tmp_path / "f.yaml"), "--inputs", table, "--simulate", "a40-llama3-8b"]
     )
     assert profiled.exit_code == 0, profiled.output
     said = planned(*pool)

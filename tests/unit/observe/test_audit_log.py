@@ -101,10 +101,7 @@ def test_a_flood_from_many_addresses_has_few_lines_and_hides_no_tenant(logged):
     assert len(lines) == 2 * MOST_CALLERS + 2
     others = [line for line in lines if line.get("address") == "others"]
     counted = {line["code"]: line["count"] for line in others}
-    assert counted == {
-        "invalid_api_key": 10_000 - MOST_CALLERS,
-        "queue_full": 1_001 - MOST_CALLERS,
-    }
+    assert counted == {"invalid_api_key": 10_000 - MOST_CALLERS, "queue_full": 1_001 - MOST_CALLERS}
     assert any(line.get("tenant") == "ops" for line in lines)
     assert len(logged.log._counts) == 0
 

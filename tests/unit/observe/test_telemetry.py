@@ -205,10 +205,7 @@ def test_the_gauges_show_what_waits_and_what_runs_where_right_now(watched):
     samples = some(watched.samples(), *gauges)
     booked = samples.pop("kairos_kv_booked_tokens{instance=i}")
     assert 10 < booked <= 100  # its prompt, and what it is expected to have had of its answer
-    assert samples == {
-        "kairos_requests_waiting": 0,
-        "kairos_requests_running{instance=i}": 1,
-    }
+    assert samples == {"kairos_requests_waiting": 0, "kairos_requests_running{instance=i}": 1}
 
 
 def test_no_name_that_a_client_chose_is_shown(watched):

@@ -378,10 +378,7 @@ KEYS = [KeySettings(sha256=DIGEST, tenant="acme")]
     [
         ([TenantSettings(name="a b")], "'a b' is not a valid tenant name (letters, digits, _ . -)"),
         ([TenantSettings(name="acme")] * 2, "tenant 'acme' is named twice"),
-        (
-            [TenantSettings(name="other")],
-            "tenant 'other' has no key, so nobody calls for it",
-        ),
+        ([TenantSettings(name="other")], "tenant 'other' has no key, so nobody calls for it"),
         (
             [TenantSettings(name="acme", weight=0)],
             "tenant 'acme': weight 0 is out of range (0.001 to 1000)",

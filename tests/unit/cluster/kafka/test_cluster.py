@@ -180,10 +180,7 @@ def test_certificates_reach_the_client(tmp_path):
         ({"sasl.pasword": "x"}, 'No such configuration property: "sasl.pasword"'),
         ({"security.protocol": "TLS"}, 'Invalid value "TLS" for configuration property'),
         ({"socket.timeout.ms": "soon"}, 'property "socket.timeout.ms"'),
-        (
-            {"security.protocol": "SSL", "ssl.ca.location": "/missing.pem"},
-            "ssl.ca.location failed",
-        ),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/missing.pem"}, "ssl.ca.location failed"),
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"},
             "sasl.username and sasl.password must be set",

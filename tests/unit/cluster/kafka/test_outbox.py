@@ -48,9 +48,7 @@ class World:
         for n in offsets:
             self.outbox.add(
                 HandledMessage(
-                    self.share,
-                    self.received[n],
-                    [("out", Message(key="k", value=f"{n}".encode()))],
+                    self.share, self.received[n], [("out", Message(key="k", value=f"{n}".encode()))]
                 )
             )
 

@@ -41,12 +41,7 @@ def as_sent(value):
 
 @pytest.mark.parametrize(
     "event",
-    [
-        Arrived(build.request("r")),
-        Finished("r", 1, 2, 3),
-        Failed("r", "why"),
-        Progressed({"r": 7}),
-    ],
+    [Arrived(build.request("r")), Finished("r", 1, 2, 3), Failed("r", "why"), Progressed({"r": 7})],
 )
 def test_facts_are_read_as_they_were_told(event):
     told = Told("p", event)

@@ -14,14 +14,7 @@ from kairos.cluster.workers.decider import Decider
 from kairos.cluster.workers.deciding import Elsewhere
 from kairos.cluster.workers.fact_sink import RemoteFactSink
 from kairos.cluster.workers.journal import Journal
-from kairos.cluster.workers.messages import (
-    Engines,
-    Fact,
-    FromWorker,
-    Hello,
-    InFlight,
-    OrderFrame,
-)
+from kairos.cluster.workers.messages import Engines, Fact, FromWorker, Hello, InFlight, OrderFrame
 from kairos.core import (
     PLACEMENTS,
     POLICIES,
