@@ -43,9 +43,7 @@ def _caller(key: KeySettings) -> Caller:
 
 
 class Callers(Protocol):
-    @property
-    def is_open(self) -> bool:
-        """See `Access`."""
+    is_open: bool
 
     def known_as(self, authorization: bytes | None, address: str) -> str:
         """See `Access`."""
@@ -60,6 +58,8 @@ class Access:
     Keys are long random strings, so a plain digest is enough to store them safely. Looking digests
     up in a dict leaks no useful timing, as a caller cannot choose a digest.
     """
+
+    is_open: bool  # everyone is admitted, without a key
 
     def __init__(
         self,
@@ -88,24 +88,19 @@ class Access:
         """
         self._callers = {key.sha256: (_caller(key), key.expires_at) for key in keys}
         self._asks_operators |= any(caller.roles != _CALLS for caller, _ in self._callers.values())
-        self._is_open = not self._callers and not needed and self._tokens is None
+        self.is_open = not self._callers and not needed and self._tokens is None
 
     def know_classes(self, names: Collection[str]) -> None:
         """Set the known classes of service, which tokens may name."""
         if self._tokens is not None:
             self._tokens.know_classes(names)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether everyone is admitted, without a key."""
-        return self._is_open
-
     def known_as(self, authorization: bytes | None, address: str) -> str:
         """Return the name for a caller's share: its tenant or, without a key, its address.
 
         A token counts only if it has been verified before.
         """
-        if self._is_open:
+        if self.is_open:
             return address
         try:
             digest = _digest(_shown(authorization))
@@ -124,7 +119,7 @@ class Access:
             NotAllowed: The key is only for operators' routes.
             IssuerUnreachable, KeysComing: See `SignedTokens.caller`.
         """
-        if self._is_open:
+        if self.is_open:
             return ANONYMOUS
         caller = self._shown_by(authorization)
         caller.needs("caller")

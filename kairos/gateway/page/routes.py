@@ -28,9 +28,8 @@ from kairos.gateway.page.agents import Agents
 from kairos.gateway.page.assets import HEADERS, read_assets
 from kairos.gateway.page.gains import Gains, WorkflowGain
 from kairos.gateway.page.now import QUEUE_PAGE, Now
-from kairos.gateway.page.pages import OperatorsPage
+from kairos.gateway.page.pages import OperatorsPage, Watch
 from kairos.gateway.page.past import Past, PastQuestion
-from kairos.gateway.page.watch import Watch
 from kairos.gateway.page.workflows import WorkflowQuery, Workflows, explain_workflow, find_workflows
 from kairos.observe import AuditLog
 

@@ -36,21 +36,11 @@ class Asking(Client, BodySource, Protocol):
     """A request, as its handler sees it."""
 
     caller: str
-
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def raw_path(self) -> bytes: ...
-
-    @property
-    def query(self) -> bytes: ...
-
-    @property
-    def headers(self) -> list[tuple[bytes, bytes]]: ...
+    method: str
+    path: str
+    raw_path: bytes
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
 
 
 class Exchange:

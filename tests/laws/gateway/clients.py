@@ -2,7 +2,7 @@
 
 import asyncio
 
-from kairos.gateway.page.watch import Watch
+from kairos.gateway.page.pages import Watch
 from kairos.gateway.server import connection_limits
 from kairos.gateway.server.connection_limits import ConnectionLimits
 from tests.unit.gateway.server.test_connection_limits import Client

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from kairos.gateway.page import watch as module
-from kairos.gateway.page.watch import TooManyViewers, Watch
+from kairos.gateway.page import pages as module
+from kairos.gateway.page.pages import TooManyViewers, Watch
 from tests.support.loop_clock import moved_clock
 
 
