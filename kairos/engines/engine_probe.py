@@ -14,7 +14,7 @@ takes 0.1 ms, a parser of the whole text 24 ms.
 import asyncio
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -103,7 +103,11 @@ def _status(instance_id: str, samples: Samples, series: Series) -> InstanceStatu
         kv_used=_mean_share(_first(samples, series.kv_used)),
         running=_total(_first(samples, series.running)),
         waiting=_total(_first(samples, series.waiting)),
-        waiting_for_room=_total(_first(samples, series.waiting_by_reason), _is_for_room),
+        waiting_for_room=_total(
+            each
+            for each in _first(samples, series.waiting_by_reason)
+            if each.labels.get("reason") == "capacity"
+        ),
         preemptions=_total(_first(samples, series.preemptions)),
         queried_tokens=_total(_first(samples, series.queried_tokens)),
         cached_tokens=_total(_first(samples, series.cached_tokens)),
@@ -115,15 +119,8 @@ def _first(samples: Samples, names: Sequence[str]) -> Sequence[MetricSample]:
     return next((samples[name] for name in names if name in samples), ())
 
 
-def _is_for_room(sample: MetricSample) -> bool:
-    return sample.labels.get("reason") == "capacity"
-
-
-def _total(
-    samples: Sequence[MetricSample], wanted: Callable[[MetricSample], bool] = lambda _: True
-) -> int | None:
-    values = [sample.value for sample in samples if wanted(sample)]
-    counts = [_count(value) for value in values]
+def _total(samples: Iterable[MetricSample]) -> int | None:
+    counts = [_count(sample.value) for sample in samples]
     known = [count for count in counts if count is not None]
     total = sum(known)
     return total if known and len(known) == len(counts) and total < _COUNTED else None
@@ -178,13 +175,9 @@ def _sample(rest: bytes) -> MetricSample:
     labels, _, values = rest.rpartition(b"}")
     value = values.split()[:1]
     return MetricSample(
-        {name.decode(): _text(text) for name, text in _LABEL.findall(labels)},
+        {name.decode(): text.decode("utf-8", "replace") for name, text in _LABEL.findall(labels)},
         _number(value[0]) if value else None,
     )
-
-
-def _text(escaped: bytes) -> str:
-    return escaped.decode("utf-8", "replace")
 
 
 def _number(text: bytes) -> float | None:

@@ -8,11 +8,13 @@ names and answers are from its documentation ("Production Metrics" and "Native A
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import msgspec
 
+from kairos.request import decode_foreign
+
 _LARGEST = 1 << 40
+_json = msgspec.json.Decoder()
 
 
 class EngineLimits(msgspec.Struct, frozen=True):
@@ -36,7 +38,7 @@ class ModelCard(msgspec.Struct, frozen=True):
 
 def model_cards(answer: bytes) -> dict[str, ModelCard]:
     """Return the models that an answer of /v1/models names."""
-    match _decode(answer):
+    match decode_foreign(_json, answer):
         case {"data": list(entries)}:
             named = [each for each in entries if isinstance(each, dict) and "id" in each]
             return {str(each["id"]): _card(each) for each in named}
@@ -63,7 +65,7 @@ def merged(cards: Iterable[dict[str, ModelCard]]) -> dict[str, ModelCard]:
 
 def llama_limits(props: bytes) -> EngineLimits:
     """Parse llama.cpp's slots and the KV tokens of all slots: its context is per slot."""
-    match _decode(props):
+    match decode_foreign(_json, props):
         case {"total_slots": slots, "default_generation_settings": {"n_ctx": context}}:
             told, held = _whole(slots), _whole(context)
             if told is not None and held is not None:
@@ -76,7 +78,7 @@ def vllm_limits(server_info: bytes, engines: int) -> EngineLimits:
 
     `engines` is the number of engines behind the address; each has these limits.
     """
-    match _decode(server_info):
+    match decode_foreign(_json, server_info):
         case {"vllm_config": {"scheduler_config": dict(told)}}:
             seqs, policy = _whole(told.get("max_num_seqs")), told.get("policy")
             return EngineLimits(
@@ -94,7 +96,7 @@ def sglang_limits(server_info: bytes, engines: int) -> EngineLimits:
     `internal_states`; memory is reported for one rank. It takes no priority in a header, so its
     internal queue has its own order.
     """
-    told = _decode(server_info)
+    told = decode_foreign(_json, server_info)
     if not isinstance(told, dict) or "max_total_num_tokens" not in told:
         return EngineLimits()
     states = told.get("internal_states")
@@ -118,13 +120,6 @@ def sglang_limits(server_info: bytes, engines: int) -> EngineLimits:
 def _whole(told: object) -> int | None:
     is_whole = isinstance(told, int) and not isinstance(told, bool) and 0 < told < _LARGEST
     return told if isinstance(told, int) and is_whole else None
-
-
-def _decode(answer: bytes) -> Any:
-    try:
-        return msgspec.json.decode(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):

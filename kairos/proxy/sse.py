@@ -9,6 +9,8 @@ from typing import Annotated
 
 import msgspec
 
+from kairos.request import decode_foreign
+
 _END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
 # In every event worth parsing. Some engines say in each chunk that its usage is null.
 _OF_INTEREST = re.compile(rb'"(?:usage"(?!:null)|error"|response\.|message_stop")')
@@ -284,15 +286,10 @@ def _data_of(event: bytes) -> list[bytes]:
 
 
 def _is_json(data: bytes) -> bool:
-    try:
-        _json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
+    return decode_foreign(_json, data) is not None
 
 
 def _parse(answer: bytes | bytearray | msgspec.Raw) -> _Answer | None:
-    try:
-        return _decoder.decode(answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None  # not ours to judge: the client reads it as the engine wrote it
+    """Parse an answer; None: it is unreadable, and the client's to judge."""
+    parsed: _Answer | None = decode_foreign(_decoder, answer)
+    return parsed

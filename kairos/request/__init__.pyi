@@ -30,6 +30,7 @@ from .declared import patience_of as patience_of
 from .failed_bodies import FailedBodies as FailedBodies
 from .identity.aliases import Aliases as Aliases
 from .identity.answered_calls import UnnamedCall as UnnamedCall
+from .identity.conversation import decode_foreign as decode_foreign
 from .identity.engine_reply import MAX_ANSWER_BYTES as MAX_ANSWER_BYTES
 from .identity.identity import Headers as Headers
 from .identity.identity import Identity as Identity

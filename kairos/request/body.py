@@ -25,7 +25,7 @@ from kairos.core import (
     ModelNotFound,
 )
 from kairos.request.identity.aliases import BODY_FIELDS
-from kairos.request.identity.conversation import Prompt, without_marks
+from kairos.request.identity.conversation import Prompt, decode_foreign, without_marks
 from kairos.request.kept_responses import check_response_id, new_response_id
 from kairos.request.large_body import LARGE_BYTES, Fields, reading_of
 from kairos.request.native import Reading
@@ -393,11 +393,9 @@ def _own_members(body: _Body, salt: str | None, keeper: str | None) -> dict[str,
 
 def _check_previous(previous: bytes, tenant: str) -> None:
     """Check the previous response's tenant. Raises NoSuchResponse: It is another tenant's."""
-    try:
-        named = _text.decode(previous)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return  # not a text: the engine says so
-    check_response_id(named, tenant)
+    named: str | None = decode_foreign(_text, previous)
+    if named is not None:  # else it is not a text: the engine says so
+        check_response_id(named, tenant)
 
 
 def _check_extra(extra: bytes) -> None:
@@ -408,11 +406,7 @@ def _check_extra(extra: bytes) -> None:
     """
     if len(extra) > _EXTRA_BYTES:
         raise InvalidRequest(f"'{_EXTRA}' has more than {_EXTRA_BYTES} bytes", _EXTRA)
-    try:
-        names = _members.decode(extra)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return  # not an object: the engine says so
-    for name in names:
+    for name in decode_foreign(_members, extra) or ():  # not an object: the engine says so
         if name in _OWN_EXTRAS:
             raise InvalidRequest(f"'{_EXTRA}.{name}' is not the client's to say", _EXTRA)
 

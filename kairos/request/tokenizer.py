@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kairos.core import SetupError
+from kairos.request.identity.conversation import decode_foreign
 
 WAIT_S = 0.05
 BODY_LIMIT_BYTES = 1 << 20  # a larger one is not counted
@@ -100,10 +101,9 @@ class _Tokenizer:
         self._lengths: OrderedDict[bytes, int] = OrderedDict()
 
     def count(self, body: bytes) -> PromptCount | None:
-        try:
-            prompt = _decoder.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None  # the engine judges it, and may know shapes that we do not
+        prompt: _Prompt | None = decode_foreign(_decoder, body)
+        if prompt is None:  # the engine judges it, and may know shapes that we do not
+            return None
         tokens, characters, left = 0, 0, 0
         for text in filter(None, _texts(prompt)):
             whole = text[: TEXT_LIMIT - characters]

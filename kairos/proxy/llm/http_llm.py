@@ -27,6 +27,7 @@ from kairos.core import (
     WaitedTooLong,
 )
 from kairos.proxy.llm.patience import Patience
+from kairos.request import decode_foreign
 
 _MESSAGE = 500  # characters
 # A stream has begun with 200, so the status of an error in it follows from Kairos's error code.
@@ -281,12 +282,13 @@ class _ErrorBody(msgspec.Struct):
     error: ErrorTold
 
 
+_error_body = msgspec.json.Decoder(_ErrorBody)
+
+
 def read_error(body: bytes) -> ErrorTold:
     """Parse an error from any body."""
-    try:
-        return msgspec.json.decode(body, type=_ErrorBody).error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ErrorTold(body[:_MESSAGE].decode(errors="replace"))
+    read: _ErrorBody | None = decode_foreign(_error_body, body)
+    return ErrorTold(body[:_MESSAGE].decode(errors="replace")) if read is None else read.error
 
 
 def is_for_now(status: int, told: ErrorTold) -> bool:

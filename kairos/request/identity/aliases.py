@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kairos.core import SharedLru
-from kairos.request.identity.conversation import decoded
+from kairos.request.identity.conversation import decode_foreign
 from kairos.request.identity.identity import (
     Field,
     Headers,
@@ -114,7 +114,7 @@ class Aliases:
 
 
 def _identifier_at(told: msgspec.Raw, members: Sequence[str]) -> str | None:
-    value = decoded(_anything, told)
+    value = decode_foreign(_anything, told)
     for name in members:
         value = value.get(name) if isinstance(value, dict) else None
     return identifier_of(str(value)) if isinstance(value, str | int) else None

@@ -39,7 +39,9 @@ class Part(msgspec.Struct, frozen=True):
     content: msgspec.Raw = msgspec.Raw()
 
 
-def decoded(decoder: "msgspec.json.Decoder[Any]", value: bytes | bytearray | msgspec.Raw) -> Any:
+def decode_foreign(
+    decoder: "msgspec.json.Decoder[Any]", value: bytes | bytearray | msgspec.Raw
+) -> Any:
     """Decode foreign JSON; an unreadable value becomes None."""
     try:
         return decoder.decode(value) if value else None
@@ -93,7 +95,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class Conversation:
-    """A conversation. Messages are decoded on demand: of a long one few are needed."""
+    """A conversation. Messages are decode_foreign on demand: of a long one few are needed."""
 
     def __init__(self, prompt: Prompt, raw: Sequence[msgspec.Raw], said_once: str) -> None:
         """Create it. `raw` has all messages; `said_once` is the prompt if it has no messages."""
@@ -113,7 +115,7 @@ class Conversation:
         self._parts: dict[int, int] | None = None
         self.last, self.new = self._last_and_new()
         previous = prompt.previous_response_id
-        self.previous: str | None = decoded(_text, previous) if previous else None
+        self.previous: str | None = decode_foreign(_text, previous) if previous else None
 
     def _last_and_new(self) -> tuple[PromptMessage | None, Sequence[PromptMessage]]:
         """Return the last reply in the tail (as the client repeats it), and later messages."""
@@ -239,14 +241,14 @@ _text = msgspec.json.Decoder(str)
 
 def prompt_of(content: bytes) -> Prompt:
     """Parse the prompt in a body; an unreadable body has an empty prompt."""
-    return decoded(_prompt, content) or Prompt()
+    return decode_foreign(_prompt, content) or Prompt()
 
 
 def conversation(prompt: Prompt) -> Conversation | None:
     """Return the conversation; None if the prompt is not in words, or very long."""
     if prompt.size_bytes > _MAX_PROMPT_BYTES:
         return None
-    raw = decoded(_raw_items, prompt.messages or prompt.input) or []
+    raw = decode_foreign(_raw_items, prompt.messages or prompt.input) or []
     if len(raw) > _MAX_MESSAGES:
         return None
     said_once = "" if raw else _text_of(prompt.input or prompt.prompt)
@@ -254,7 +256,7 @@ def conversation(prompt: Prompt) -> Conversation | None:
 
 
 def _read(message: msgspec.Raw) -> _Item | None:
-    item: _Item | None = decoded(_item, message)
+    item: _Item | None = decode_foreign(_item, message)
     return item
 
 
@@ -271,7 +273,7 @@ def _leading(raw: Sequence[msgspec.Raw]) -> tuple[list[msgspec.Raw], _Item | Non
 
 def _message(at: int, item: _Item) -> PromptMessage:
     is_reply = item.role == "assistant" or item.type == "function_call"
-    said = decoded(_contents, item.content or item.output)
+    said = decode_foreign(_contents, item.content or item.output)
     answers = [item.tool_call_id]
     if item.type == "function_call_output":
         answers.append(item.call_id)
@@ -283,7 +285,7 @@ def _message(at: int, item: _Item) -> PromptMessage:
 
 def _text_of(value: msgspec.Raw) -> str:
     """Return a text, or the text of its parts, including results of tools."""
-    return _text_in(decoded(_contents, value))
+    return _text_in(decode_foreign(_contents, value))
 
 
 def _text_in(said: str | list[Part] | None) -> str:
@@ -294,9 +296,9 @@ def _text_in(said: str | list[Part] | None) -> str:
 
 def _result_of(part: Part) -> str:
     """Return the text of a tool's result, which may have parts of its own."""
-    said = decoded(_contents, part.content) if part.content else None
+    said = decode_foreign(_contents, part.content) if part.content else None
     return said if isinstance(said, str) else "".join(each.text for each in said or ())
 
 
 def _tool_names(value: msgspec.Raw) -> tuple[str, ...]:
-    return tuple(each.function.name or each.name for each in decoded(_tools, value) or ())
+    return tuple(each.function.name or each.name for each in decode_foreign(_tools, value) or ())

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.request.identity.conversation import Part, decoded
+from kairos.request.identity.conversation import Part, decode_foreign
 
 MAX_ANSWER_BYTES = 1 << 18  # a longer one is not read
 # An event with a piece of the answer, and the beginning of one like it. Quotes and line breaks are
@@ -31,7 +31,7 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 def _texts_in(arguments: str) -> list[str]:
-    read = decoded(_arguments, arguments.encode("utf-8", "replace"))
+    read = decode_foreign(_arguments, arguments.encode("utf-8", "replace"))
     return [each.strip() for each in (read or {}).values() if isinstance(each, str)]
 
 
@@ -89,10 +89,10 @@ def reply_of(answer: bytes | bytearray, *, streamed: bool) -> Reply | None:
     if not 0 < len(answer) <= MAX_ANSWER_BYTES:
         return None
     if not streamed:
-        whole = decoded(_answer, answer)
+        whole = decode_foreign(_answer, answer)
         return Reply("") if whole is None else _only_text(whole) or _together([whole])
     lines = _merged(bytes(answer)).splitlines()
-    read = [decoded(_answer, line[5:]) for line in lines if line.startswith(b"data:")]
+    read = [decode_foreign(_answer, line[5:]) for line in lines if line.startswith(b"data:")]
     return _together([each for each in read if each is not None])
 
 
@@ -124,11 +124,11 @@ def _merged(stream: bytes) -> bytes:
 def _blocks(answer: _Answer) -> Iterable[tuple[int, _Block]]:
     """Return the blocks of a message, or the part of one in an event, with their places."""
     if answer.content:
-        return enumerate(decoded(_whole, answer.content) or ())
+        return enumerate(decode_foreign(_whole, answer.content) or ())
     if answer.content_block is not None:
         return [(answer.index, answer.content_block)]
     if answer.delta:
-        return [(answer.index, decoded(_block, answer.delta) or _Block())]
+        return [(answer.index, decode_foreign(_block, answer.delta) or _Block())]
     return ()
 
 
