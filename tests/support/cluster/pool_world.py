@@ -19,7 +19,6 @@ from kairos.cluster.kafka.cluster import MESSAGE_BYTES
 from kairos.cluster.kafka.items import Assigned, CaughtUp, Revoked
 from kairos.cluster.kafka.producer import message_bytes
 from kairos.cluster.pool import member as member_module
-from kairos.cluster.pool import performer as fence_module
 from kairos.cluster.pool import performer as performer_module
 from kairos.cluster.pool.bus_calls import BusCalls
 from kairos.cluster.pool.cells import Cells
@@ -39,7 +38,6 @@ from kairos.core import (
     Unavailable,
 )
 from kairos.proxy import Asked, Call, EngineClient, EngineRefused, HttpEngine, Upstream
-from kairos.proxy.engine_answer import EngineAnswer, Limit
 from kairos.request import Body, ClientResponse, PromptTokens, Tokenizers
 from tests.support.simulate import build
 
@@ -188,13 +186,11 @@ class Engines(EngineClient):
         super().__init__(Upstream(name, f"http://{name}") for name in process.world.fleet)
         self._process = process
 
-    def send(self, instance_id, head, body, taker, *, streams, method, **_told):
-        answer = EngineAnswer(taker, head, body, Limit(1.0), method)
-        name = re.search(rb"X-Request-Id: (.*)\r", head)[1].decode()
-        running = Running(self._process, name, instance_id, answer)
+    def send(self, answer, upstream):
+        name = re.search(rb"X-Request-Id: (.*)\r", answer.head)[1].decode()
+        running = Running(self._process, name, upstream.id, answer)
         self._process.world.started(running)
         answer.source = running
-        return answer
 
 
 class Running:
@@ -438,7 +434,7 @@ class World:
             log = self.logs[topic]
             return log[offset] if offset < len(log) else None
 
-        self._stack.enter_context(mock.patch.object(fence_module, "read_at", read_at))
+        self._stack.enter_context(mock.patch.object(performer_module, "read_at", read_at))
         for module in (member_module, performer_module):
             self._stack.enter_context(mock.patch.object(module, "Subscription", Reading))
         self._stack.enter_context(mock.patch.object(member_module, "follow", follow))

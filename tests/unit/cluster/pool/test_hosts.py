@@ -121,9 +121,9 @@ def test_only_a_traceparent_reaches_the_engine_as_one(world, said, passed_on):
     seen = []
     send = process.engine.client.send
 
-    def listen(instance_id, head, body, taker, **how):
-        seen.append(re.findall(rb"traceparent: (.*)\r", head))
-        return send(instance_id, head, body, taker, **how)
+    def listen(answer, upstream):
+        seen.append(re.findall(rb"traceparent: (.*)\r", answer.head))
+        send(answer, upstream)
 
     process.engine.client.send = listen
     world.assign(process)

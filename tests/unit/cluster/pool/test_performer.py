@@ -7,7 +7,6 @@ from kairos.cluster import POOL_HEADER as IN_POOL
 from kairos.cluster import TAKEOVER_HEADER, ReceivedMessage
 from kairos.cluster.decisions.messages import Declined
 from kairos.cluster.kafka.tail import NotKept
-from kairos.cluster.pool import performer as fence_module
 from kairos.cluster.pool import performer as performer_module
 from kairos.cluster.pool.messages import EPOCH, PERFORMER, TOLD_BYTES, TOLD_CALLS, Orders
 from kairos.core import (
@@ -143,7 +142,7 @@ def test_orders_wait_in_their_order_for_their_epoch_to_be_found(world, process, 
         asked.append((topic, offset))
         return await answer
 
-    monkeypatch.setattr(fence_module, "read_at", read_at)
+    monkeypatch.setattr(performer_module, "read_at", read_at)
     for name in ("c", "d"):
         world.call(process, name)
     world.settle()
@@ -163,7 +162,7 @@ def test_where_the_topic_has_not_kept_announcements_the_number_has_to_do(
     async def read_at(*_):
         raise NotKept
 
-    monkeypatch.setattr(fence_module, "read_at", read_at)
+    monkeypatch.setattr(performer_module, "read_at", read_at)
     for name in ("c", "d"):
         world.call(process, name)
     world.settle()
@@ -184,7 +183,7 @@ def test_while_the_bus_does_not_say_whether_an_epoch_is_one_it_is_asked_again(
             raise Unavailable("away")
         return world.logs[Topic.EVENTS][7]
 
-    monkeypatch.setattr(fence_module, "read_at", read_at)
+    monkeypatch.setattr(performer_module, "read_at", read_at)
     world.call(process, "c")
     world.settle()
     order(process, Dispatch("c", "e0"), epoch=7)
