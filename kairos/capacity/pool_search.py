@@ -73,6 +73,9 @@ class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
     least: bool = False  # instances that just do the work, however long workflows take
 
 
+_NO_TIMES = (0.0,)
+
+
 class _Front:
     """Pools that no other beats in all scores; with two scores they are sorted."""
 
@@ -180,6 +183,7 @@ class _Search:
         self._problem = predictor.problem
         # Whether the mean time counts beside P95: this is not the sum of P95 of parts.
         self.mean_too = False
+        self._is_timed = True  # whether faster pools are kept beside cheaper ones
         self._sides_known: dict[tuple[str, tuple[str, ...], float], list[_Side]] = {}
         # Pools that were predicted; searches from neighbouring pools meet the same ones.
         self._predicted: dict[tuple[object, ...], Prediction | None] = {}
@@ -474,7 +478,13 @@ class _Search:
         return best.found
 
     def improved(self, found: Sequence[FoundPool]) -> list[FoundPool]:
-        """Search on from each pool of the front, and tell pools apart that differ by less."""
+        """Search on from each pool of the front, and tell pools apart that differ by less.
+
+        Where workflows may take any time, only cheaper pools are looked for.
+        """
+        if self._limits.least:
+            self._is_timed = False
+            found = [msgspec.structs.replace(one, times=_NO_TIMES) for one in found]
         best = _Front(EXACTLY)
         for each in sorted(found, key=lambda each: each.scores):
             best.add(each)
@@ -592,6 +602,8 @@ class _Search:
         return kind.usd_per_hour if leads == "usd" else kind.kwh_per_hour
 
     def _times_of(self, found: Prediction) -> tuple[float, ...]:
+        if not self._is_timed:
+            return _NO_TIMES
         return (found.p95_s, found.mean_s) if self.mean_too else (found.p95_s,)
 
     def _idle(self, routes: Routes) -> tuple[float, ...] | None:
