@@ -27,11 +27,11 @@ FULL = {"ignore_eos": True}  # to its max_tokens, whatever it says
 
 @pytest.fixture
 async def client():
-    """`client(kairos)`: OpenAI's own client of it, which tries nothing twice."""
+    """`client(kairos)`, or of an engine's URL: OpenAI's own client, which tries nothing twice."""
     made = []
 
-    def make(kairos):
-        url = f"{kairos.url}/v1"
+    def make(served):
+        url = f"{getattr(served, 'url', served)}/v1"
         made.append(openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=60))
         return made[-1].chat.completions
 
@@ -173,12 +173,13 @@ async def test_memory_that_is_short_shows_as_waiting_at_once_and_as_preemptions_
     assert told[short_of_room[0]].waiting == told[short_of_room[0]].waiting_for_room
 
 
-async def test_a_priority_reaches_vllm(kairos, client, vllm):
-    chat = client(await kairos(*vllm))
+async def test_a_callers_own_priority_does_not_reach_vllm(kairos, client, vllm):
     asked = {"model": MODEL, "messages": HELLO, "max_tokens": 1}
-    assert (await chat.create(**asked, extra_body={"priority": 5})).usage.completion_tokens == 1
+    asked["extra_body"] = {"priority": "high"}  # vLLM refuses it
     with pytest.raises(openai.BadRequestError, match="priority"):
-        await chat.create(**asked, extra_body={"priority": "high"})
+        await client(vllm[0]).create(**asked)
+    answer = await client(await kairos(*vllm)).create(**asked)
+    assert answer.usage.completion_tokens == 1
 
 
 async def test_what_vllm_refuses_is_told_as_it_said_it(kairos, client, vllm):

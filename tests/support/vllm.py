@@ -11,6 +11,7 @@ import pytest
 
 from kairos.core import SetupError
 from kairos.engines.vllm import installed_python
+from tests.support.host.forked import FORKER
 from tests.support.processes import Process
 
 READY_S = 240
@@ -52,8 +53,7 @@ def vllm_process(directory, number, *, port, model, max_num_seqs, scratch):
     `number`: from 1; tells its core. `scratch`: a directory with a short name, for what it leaves
     behind when it is killed.
     """
-    # Of the port it is told the first instance's. Fresh: a fork has a process beside it that is
-    # on all cores.
+    # Of the port it is told the first instance's.
     options = ["--number", number, "--port", port - number + 1]
     options += ["--model", model, "--max-num-seqs", max_num_seqs]
     return Process(
@@ -62,24 +62,29 @@ def vllm_process(directory, number, *, port, model, max_num_seqs, scratch):
         *options,
         module="kairos.engines.vllm",
         environ={"TMPDIR": scratch},
-        fresh=True,
     )
 
 
 def descendants(pid):
-    """Of the process, by what each names as its parent; without itself."""
-    children = {}
+    """Return the processes that it and its descendants started.
+
+    What a fork of a test has beside it (`forking`) is left out.
+    """
+    children, beside = {}, set()
     for directory in Path("/proc").glob("[0-9]*"):
         try:
-            status = (directory / "stat").read_text().rpartition(")")[2].split()
+            begin, _, end = (directory / "stat").read_text().rpartition(")")
         except OSError:
             continue  # ended meanwhile
+        status = end.split()
+        if begin.endswith(f"({FORKER}"):
+            beside.add(int(directory.name))
         children.setdefault(int(status[1]), []).append(int(directory.name))
     found, new = set(), [pid]
     while new:
         new = [child for parent in new for child in children.get(parent, [])]
         found.update(new)
-    return found
+    return found - beside
 
 
 def named(name, pids):
