@@ -49,8 +49,8 @@ from kairos.gateway import (
     InnerGateway,
     ServiceClasses,
     authorization_of,
+    json_body,
     number_of,
-    small_body,
 )
 from kairos.request import Caller, valid_identifier
 
@@ -213,7 +213,8 @@ class BatchRoutes:
 
     async def create_batch(self, request: HttpRequest) -> Response:
         caller = await self._access.admitted_caller(authorization_of(request))
-        asked = _read_asked(await small_body(request, _BODY_BYTES))
+        asked = await json_body(request, BatchAsked, _BODY_BYTES, "the body is not a batch")
+        _check_asked(asked)
         record = self._batch_record(asked, caller, request)
         record = await asyncio.to_thread(self._kept.batches.add, record, record.created_s)
         self._wake()
@@ -287,12 +288,8 @@ def _asked_as(request: HttpRequest) -> str | None:
     return blake2b(key.encode(), digest_size=16).hexdigest()
 
 
-def _read_asked(body: bytes) -> BatchAsked:
-    """Decode and check a request. Raises InvalidRequest."""
-    try:
-        asked = msgspec.json.decode(body, type=BatchAsked)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is not a batch: {error}") from None
+def _check_asked(asked: BatchAsked) -> None:
+    """Check a request. Raises InvalidRequest."""
     if asked.endpoint not in ENDPOINTS:
         raise InvalidRequest(f"endpoint must be one of {', '.join(ENDPOINTS)}")
     metadata = asked.metadata or {}
@@ -301,7 +298,6 @@ def _read_asked(body: bytes) -> BatchAsked:
         raise InvalidRequest(
             f"metadata may have {MAX_METADATA} pairs, of {MAX_KEY} and {MAX_VALUE} characters"
         )
-    return asked
 
 
 def _names(request: HttpRequest) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Parts of FastAPI's routes: short bodies, numbers of a query, JSON, errors in OpenAI's format."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 from fastapi import FastAPI, Request
@@ -14,6 +15,8 @@ from kairos.gateway.server.openai_errors import INTERNAL_ERROR, client_host, who
 from kairos.observe import AuditLog
 from kairos.request import RouteRefused, is_passed_on
 
+T = TypeVar("T")
+
 
 async def small_body(request: Request, most_bytes: int) -> bytes:
     """Return the body. Raises BodyTooLarge: It exceeds `most_bytes`."""
@@ -23,6 +26,20 @@ async def small_body(request: Request, most_bytes: int) -> bytes:
         if len(body) > most_bytes:
             raise BodyTooLarge(most_bytes)
     return bytes(body)
+
+
+async def json_body(request: Request, kind: type[T], most_bytes: int, otherwise: str) -> T:
+    """Parse the body. `otherwise` is the error's beginning.
+
+    Raises:
+        BodyTooLarge: It exceeds `most_bytes`.
+        InvalidRequest: It is malformed.
+    """
+    body = await small_body(request, most_bytes)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"{otherwise}: {error}") from None
 
 
 def number_of(request: Request, name: str, usual: int, least: int, most: int) -> int:

@@ -27,7 +27,7 @@ from kairos.core import (
     WorkflowNotFound,
     check_plan,
 )
-from kairos.gateway.api.fastapi_parts import json_response, number_of, small_body
+from kairos.gateway.api.fastapi_parts import json_body, json_response, number_of
 from kairos.gateway.auth.access import Access, authorization_of
 from kairos.observe import agents_view, workflow_snapshot, workflow_view
 
@@ -35,7 +35,6 @@ CALLS, AGENTS, MAX_AGENTS = 1_000, 100, 1_000  # of one answer
 MAX_OFFSET = 10**9
 MOST_BYTES = 32 << 10  # of a plan: its fact must fit into a message of the bus
 _NAME = re.compile(IDENTIFIER_PATTERN)
-_DECODER = msgspec.json.Decoder(PlannedWork)
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,17 +167,8 @@ def add_plans(app: FastAPI, access: Access, told: FactSink) -> None:
         of_app = caller.app or name
         if not _NAME.match(of_app):
             raise InvalidRequest("the app's name has 1 to 128 letters, digits and _.:@/+=-")
-        plan = read_plan(await small_body(request, MOST_BYTES))
+        plan = await json_body(request, PlannedWork, MOST_BYTES, "the body is not a plan")
+        check_plan(plan)
         told.feed(PlanDeclared(caller.tenant, of_app, plan))
         answer = DeclaredPlan(id=of_app, operators=len(plan.operators))
         return json_response(answer)
-
-
-def read_plan(body: bytes) -> PlannedWork:
-    """Parse a plan. Raises InvalidRequest: The body is not a valid plan."""
-    try:
-        plan = _DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"the body is not a plan: {error}") from None
-    check_plan(plan)
-    return plan

@@ -25,14 +25,13 @@ from kairos.core import (
 from kairos.engines import Fleet, Monitor
 from kairos.gateway.api.fastapi_parts import (
     answer_errors_as_openai_does,
+    json_body,
     json_response,
-    small_body,
 )
 from kairos.gateway.operators.operators import Decides, OperatedBrain
 from kairos.settings import EngineSettings, check_engine
 
 _LIMIT_BYTES = 16 << 10
-_engine = msgspec.json.Decoder(EngineSettings)
 
 
 class NotForPages(InvalidRequest):
@@ -81,12 +80,10 @@ async def read_engine(request: Request) -> EngineSettings:
     Raises:
         InvalidRequest: The body does not describe a usable engine.
     """
-    body = await small_body(request, _LIMIT_BYTES)
+    otherwise = "the body is not an engine"
+    engine = await json_body(request, EngineSettings, _LIMIT_BYTES, otherwise)
     try:
-        engine = _engine.decode(body)
         check_engine(engine, os.environ)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is not an engine: {error}") from None
     except SetupError as error:
         raise InvalidRequest(str(error)) from None
     return engine

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kairos.core import InvalidRequest
 from kairos.engines import Fleet
-from kairos.gateway.api.fastapi_parts import json_response, number_of, small_body
+from kairos.gateway.api.fastapi_parts import json_body, json_response, number_of
 from kairos.gateway.api.insight import Source
 from kairos.gateway.auth.access import Access
 from kairos.gateway.operators.admin import read_engine
@@ -264,12 +264,8 @@ def _json(content: object) -> Response:
 
 
 async def _said(request: Request, kind: type[T]) -> T:
-    """Parse a request's body. Raises InvalidRequest: The body is malformed."""
-    body = await small_body(request, _LIMIT_BYTES)
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the page and Kairos have different versions: {error}") from None
+    otherwise = "the page and Kairos have different versions"
+    return await json_body(request, kind, _LIMIT_BYTES, otherwise)
 
 
 def _offset_of(request: Request) -> int:
