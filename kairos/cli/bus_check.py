@@ -1,10 +1,12 @@
 """Finds records of the bus that make no sense, by the readers that processes have."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import confluent_kafka as kafka
 import msgspec
+from confluent_kafka.admin import AdminClient
 
 from kairos.cluster import (
     ALIVE,
@@ -20,6 +22,7 @@ from kairos.cluster import (
     ReceivedMessage,
     check_event,
     convert_message,
+    pass_record,
     place_reader,
     read_call,
     read_envelope,
@@ -40,6 +43,8 @@ CHECKED = (
     Topic.RESULTS,
 )  # orders before announcements
 _MOST_EPOCHS = 100_000
+_ANSWER_S = 10.0
+_WHERE = re.compile(r"([A-Za-z0-9._-]{1,249})/([0-9]{1,9})@([0-9]{1,18})")
 _REASON = 200  # characters
 _alive = msgspec.json.Decoder(Alive)
 
@@ -171,3 +176,39 @@ def _records(reader: PlaceReader, topics: Sequence[str], last: int | None) -> It
             start = first if last is None else max(first, end - last)
             if start < end:
                 yield from reader.read(topic, partition, start, end)
+
+
+def skip_record(cluster: KafkaCluster, where: str, group: str) -> str:
+    """Have a group go on behind a record, and return what was done, in words.
+
+    Raises:
+        SetupError: It is not a place, the group is not stopped or is behind it already.
+    """
+    found = _WHERE.fullmatch(where)
+    if found is None:
+        raise SetupError(f"'{where}' names no record: write TOPIC/PARTITION@OFFSET")
+    topic, partition, offset = found[1], int(found[2]), int(found[3])
+    settings: Any = cluster.client(log_level=0)
+    admin: Any = AdminClient(settings)
+    place = kafka.TopicPartition(topic, partition)
+    try:
+        whose = kafka.ConsumerGroupTopicPartitions(group, [place])
+        listed = admin.list_consumer_group_offsets([whose], request_timeout=_ANSWER_S)
+        [now] = listed[group].result().topic_partitions
+        if now.offset < 0:
+            raise SetupError(f"the group '{group}' has no place in {topic}/{partition}")
+        if now.offset > offset:
+            raise SetupError(f"the group '{group}' is behind it already, at {now.offset}")
+        to, metadata, left = pass_record(now.offset, now.metadata or "", offset)
+        goes_on = kafka.TopicPartition(topic, partition, to, metadata)
+        wanted = kafka.ConsumerGroupTopicPartitions(group, [goes_on])
+        asked = admin.alter_consumer_group_offsets([wanted], request_timeout=_ANSWER_S)[group]
+        [set_to] = asked.result().topic_partitions
+        problem = set_to.error
+    except kafka.KafkaException as error:
+        problem = error.args[0]
+    if problem is not None:
+        raise SetupError(
+            f"the group '{group}' stays where it is: {problem.str()} (stop its processes)"
+        )
+    return f"{group} goes on at {to} of {topic}/{partition}; {left:,} before it are left"

@@ -33,9 +33,6 @@ _REMOVED = {
     ("runs", "--values"): _RESULTS + ", values of any size among it",
     ("runs", "--stand-by"): _RESULTS
     + "; resume it there, and it is taken from the host that has it",
-    ("bus", "skip"): "stop the group's processes, and move it by Kafka's own tool: "
-    "kafka-consumer-groups.sh --bootstrap-server HOST:PORT --group GROUP --topic TOPIC:PARTITION "
-    "--reset-offsets --to-offset OFFSET --execute",
     ("run", "--gantt"): "--log DIR keeps what happened, and `kairos export --log DIR --perfetto "
     "trace.json` writes it for ui.perfetto.dev",
     ("plan", "--cost"): "--engine-profile says how long it takes; the costs of the papers are in "

@@ -14,6 +14,7 @@ from .kafka.items import convert_message as convert_message
 from .kafka.kafka_bus import KafkaBus as KafkaBus
 from .kafka.producer import Producer as Producer
 from .kafka.profiles_topic import read_part as read_part
+from .kafka.share import pass_record as pass_record
 from .kafka.tail import PlaceReader as PlaceReader
 from .kafka.tail import Tail as Tail
 from .kafka.tail import place_reader as place_reader

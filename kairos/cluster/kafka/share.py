@@ -54,11 +54,7 @@ class Share:
 
     def state(self) -> tuple[int, str]:
         """Return the offset and the metadata to commit."""
-        position, undone = self.watermark.state()
-        self.custody.done_below(position)
-        text = f"{undone} {self.custody.text(position)}".strip()
-        assert len(text) <= _TEXT_LIMIT, f"{len(text)} characters"
-        return position, text
+        return _committed(self.watermark, self.custody)
 
     def add(self, item: ReceivedMessage | Passed) -> None:
         self._later.append(item)
@@ -109,14 +105,51 @@ class Share:
 def restored(offset: int, metadata: str) -> tuple[Watermark, Custody]:
     """Restore what was committed. Metadata that Kairos cannot read is ignored, with a warning."""
     offset = max(offset, 0)
-    undone, _, rest = metadata.partition(" ")
-    if not undone.startswith(MARK):
-        undone, rest = "", metadata
     try:
-        return Watermark(offset, undone), read_custody(offset, rest)
+        return _read(offset, metadata)
     except InvalidRequest as error:
         logger.warning("%s; messages from offset %d on are handled again", error, offset)
         return Watermark(offset), Custody()
+
+
+def pass_record(offset: int, metadata: str, record: int) -> tuple[int, str, int]:
+    """Return what a stopped group commits to continue after a record.
+
+    Args:
+        offset: committed by the group, at most `record`.
+        metadata: committed with it.
+        record: offset of the record.
+
+    Returns:
+        The offset and metadata to commit, and how many records before it are left undone.
+    """
+    try:
+        watermark, custody = _read(offset, metadata)
+    except InvalidRequest:  # a balancer's: its numbers do not count from the offset
+        return record + 1, metadata, record - offset
+    left = watermark.count_undone(record)
+    watermark.skip_to(record + 1)
+    for each in sorted(custody.suspects | custody.begun):
+        if each <= record:
+            custody.done(each)
+    if custody.convicted is not None and custody.convicted <= record:
+        custody.done(custody.convicted)
+    return *_committed(watermark, custody), left
+
+
+def _read(offset: int, metadata: str) -> tuple[Watermark, Custody]:
+    undone, _, rest = metadata.partition(" ")
+    if not undone.startswith(MARK):
+        undone, rest = "", metadata
+    return Watermark(offset, undone), read_custody(offset, rest)
+
+
+def _committed(watermark: Watermark, custody: Custody) -> tuple[int, str]:
+    position, undone = watermark.state()
+    custody.done_below(position)
+    text = f"{undone} {custody.text(position)}".strip()
+    assert len(text) <= _TEXT_LIMIT, f"{len(text)} characters"
+    return position, text
 
 
 def _weight(received: ReceivedMessage) -> int:

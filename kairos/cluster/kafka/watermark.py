@@ -111,6 +111,11 @@ class Watermark:
         """Return whether a message is done, as far as is known."""
         return offset < max(self._end, self._next) and offset not in self._undone
 
+    def count_undone(self, before: int) -> int:
+        """Return how many offsets before `before` are not done, as far as is known."""
+        known = sum(offset < before for offset in self._undone)
+        return known + max(0, before - max(self._end, self._next))
+
     def state(self) -> tuple[int, str]:
         """Return the offset to commit, below which all are done, and the text for those beyond."""
         after_all = max(self._end, self._next)

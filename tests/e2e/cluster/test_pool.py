@@ -16,12 +16,12 @@ from kairos.cluster import POOL_HEADER as IN_POOL
 from kairos.cluster.kafka.cluster import parse_bus
 from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.pool.messages import EPOCH, PERFORMER, TURN
-from kairos.core import Topic
+from kairos.core import SetupError, Topic
 from kairos.service import running
 from kairos.settings import EngineSettings, Settings
 from tests.e2e.client import LIMIT_S
 from tests.support.buses import until_logged
-from tests.support.cli.command import CHECKED, check_bus
+from tests.support.cli.command import CHECKED, check_bus, skip_record
 from tests.support.cluster.impatient import SESSION_S
 from tests.support.observe.figures import left_out
 from tests.support.ports import free_ports
@@ -249,6 +249,34 @@ async def test_forged_records_stop_neither_those_that_run_nor_those_that_start(
     found = left_out()
     assert found[Topic.EVENTS] >= 4  # by whoever took over
     assert found[Topic.DISPATCHES] >= 2
+
+
+async def test_a_group_is_brought_past_a_record_once_its_processes_have_stopped(
+    pool, session, stack
+):
+    service = await pool.gateway()
+    await decides(service)
+    group = f"kairos.balancer.{pool.name}"
+    at = f"{Topic.REQUESTS}/0@{10**9}"
+    with pytest.raises(SetupError, match="stop its processes"):
+        await until_committed(pool, session, service, group, at)
+    await stack.aclose()
+    said = await asyncio.to_thread(skip_record, pool.connection, at, group)
+    assert said.startswith(f"{group} goes on at {10**9 + 1} of {Topic.REQUESTS}/0")
+    with pytest.raises(SetupError, match="behind it already"):
+        await asyncio.to_thread(skip_record, pool.connection, f"{Topic.REQUESTS}/0@3", group)
+
+
+async def until_committed(pool, session, service, group, at):
+    """Skip, once the group has a place."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            await ask(session, service, "one")
+            try:
+                return await asyncio.to_thread(skip_record, pool.connection, at, group)
+            except SetupError as error:
+                if "has no place" not in str(error):
+                    raise
 
 
 class Caller:

@@ -221,7 +221,6 @@ RESULTS, RAY = "--results postgresql://", "--on ray://HEAD:PORT"
         (("runs", "resume", "chain-1", "--processor=http://p:1"), RAY),
         (("profile", "chain.yaml", "--processor", "http://p:1"), RAY),
         (("run", "--gantt", "run.svg"), "--perfetto"),
-        (("bus", "skip", "kairos.requests/0@1", "g"), "--reset-offsets"),
     ],
 )
 async def test_what_there_was_is_refused_with_what_to_use_instead(place, engine, words, instead):

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kairos.cluster.kafka import watermark
+from kairos.cluster.kafka.custody import Custody
+from kairos.cluster.kafka.share import pass_record, restored
 from kairos.cluster.kafka.watermark import SPAN_LIMIT, TEXT_LIMIT, UNDONE_LIMIT, Watermark
 from kairos.core import InvalidRequest
 
@@ -103,6 +105,42 @@ def test_the_text_is_bounded_and_means_the_same_to_the_next_member(gaps, done):
     assert heir.state() == (position, text)
     end = max((came[n] for n in done if n < len(came)), default=position)
     assert all(heir.is_done(o) == mark.is_done(o) for o in came if o <= end)
+
+
+@given(
+    before=st.integers(0, 9),
+    done=st.sets(st.integers(0, 20)),
+    suspects=st.sets(st.integers(0, 24), max_size=3),
+    record=st.integers(0, 30),
+)
+def test_a_group_that_passes_a_record_does_again_nothing_and_leaves_out_nothing_behind_it(
+    before, done, suspects, record
+):
+    mark, custody = Watermark(before), Custody()
+    for offset in range(before, before + 25):
+        mark.come(offset)
+    for offset in done:
+        mark.finish(before + offset)
+    position, text = mark.state()
+    undone = [o for o in range(position, before + 60) if o - before not in done]
+    custody.suspects = {before + o for o in suspects - done}
+    custody.deaths = 2 if custody.suspects else 0
+    record += position
+
+    to, metadata, left = pass_record(position, f"{text} {custody.text(position)}".strip(), record)
+
+    heir, of_heir = restored(to, metadata)
+    assert left == sum(each < record for each in undone)
+    assert to > record
+    assert not {*range(record + 1, to)} & {*undone}
+    offsets = range(to, before + 60)
+    assert [o for o in offsets if heir.is_done(o)] == [o for o in offsets if o not in undone]
+    assert of_heir.suspects == {each for each in custody.suspects if each > record}
+    assert bool(of_heir.deaths) == bool(of_heir.suspects)
+
+
+def test_what_a_balancer_commits_is_kept_as_it_is():
+    assert pass_record(3, "since=7,epoch=2", 9) == (10, "since=7,epoch=2", 6)
 
 
 def test_the_longest_text_fits():

@@ -2,7 +2,7 @@
 
 from typer.testing import CliRunner
 
-from kairos.cli.bus_check import CHECKED, check_bus
+from kairos.cli.bus_check import CHECKED, check_bus, skip_record
 from kairos.cli.demos.engines import SCRIPT, start_engines
 from kairos.cli.demos.options import Options
 from kairos.cli.demos.plan import plan_submissions
@@ -17,6 +17,7 @@ __all__ = [
     "invoke",
     "main",
     "plan_submissions",
+    "skip_record",
     "start_engines",
 ]
 
