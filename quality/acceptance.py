@@ -37,7 +37,6 @@ BUS = (
     "kairos/cluster/orchestrate",
     "kairos/agents/runtime.py",
     "kairos/agents/process.py",
-    "kairos/cluster/bus/envelope.py",
     "kairos/core/topics.py",
 )
 FLOWS = (
@@ -51,8 +50,8 @@ FLOWS = (
     "kairos/workflows/retrieve",
     "kairos/proxy/llm",
 )
-BATCHES = ("kairos/batches", "kairos/batches/batch_turns.py", "kairos/batches/batch_input.py")
-PLANNING = ("kairos/simulate", "kairos/capacity", "kairos/simulate/workload")
+BATCHES = ("kairos/batches",)
+PLANNING = ("kairos/simulate", "kairos/capacity")
 ENGINES = ("kairos/engines", "kairos/proxy", "kairos/simulate/standin", "kairos/cli/demos")
 
 
