@@ -133,7 +133,12 @@ async def running(
             bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, settings.caller_share)
             on_error = count_errors(telemetry.count_error, audit)
             gateway = Gateway(
-                *(settings, brain, parts.engine, access, parts.prompts, bodies),
+                settings,
+                brain,
+                parts.engine,
+                access,
+                parts.prompts,
+                bodies,
                 served_models=monitor.models,
                 caches_prefixes=monitor.caches_prefixes,
                 on_trouble=monitor.probe_after_failure,
@@ -157,7 +162,11 @@ async def running(
                 sock: HttpServer(app, gateway, limits, tls.callers, pages),
                 admin_sock: HttpServer(
                     operators_front(
-                        *(brain, monitor, parts.fleet, telemetry.families_for_operators, access),
+                        brain,
+                        monitor,
+                        parts.fleet,
+                        telemetry.families_for_operators,
+                        access,
                         names=settings.admin_names,
                         audit=audit,
                         add_pages=ui.add_to,
@@ -194,7 +203,11 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
     ):
         async with _put_together(settings, ()) as parts:
             ui = OperatorsPage(
-                *(parts.brain, parts.fleet, parts.telemetry, parts.orchestrator, settings),
+                parts.brain,
+                parts.fleet,
+                parts.telemetry,
+                parts.orchestrator,
+                settings,
                 changes_engines=False,
             )
             app = operators_front(

@@ -186,7 +186,10 @@ class BatchRoutes:
             raise InvalidRequest("order must be asc or desc")
         found = await asyncio.to_thread(
             self._kept.files.files_of,
-            *(tenant, self._now_s, after, most + 1),
+            tenant,
+            self._now_s,
+            after,
+            most + 1,
             purpose=request.query_params.get("purpose"),
             latest_first=order == "desc",
         )

@@ -245,7 +245,9 @@ class FileStore:
         """Return a file's record. Raises NoSuchFile."""
         found = self._database.all(
             f"SELECT record FROM files WHERE {_THERE}",  # noqa: S608
-            *(file_id, tenant, now_s),
+            file_id,
+            tenant,
+            now_s,
         )
         if not found:
             raise NoSuchFile(file_id)
@@ -272,7 +274,10 @@ class FileStore:
         found = self._database.all(
             f"SELECT record FROM files WHERE {where} AND expires > ? AND {_OF_PURPOSE} "  # noqa: S608
             f"ORDER BY seq {order} LIMIT ?",
-            *(*parameters, now_s, purpose, most),
+            *parameters,
+            now_s,
+            purpose,
+            most,
         )
         return [_file(each) for (each,) in found]
 
@@ -398,7 +403,8 @@ class BatchStore:
         found = self._database.all(
             f"SELECT record, completed, failed FROM batches WHERE {where} "  # noqa: S608
             "ORDER BY seq DESC LIMIT ?",
-            *(*parameters, most),
+            *parameters,
+            most,
         )
         return [_with_counts(each) for each in found]
 
@@ -454,7 +460,9 @@ class BatchStore:
         return self._database.all(
             "SELECT line, outcome, value FROM results WHERE batch = ? AND line > ? "
             "ORDER BY line LIMIT ?",
-            *(batch_id, after, most),
+            batch_id,
+            after,
+            most,
         )
 
     def _forget_results(self, batch_id: str) -> None:

@@ -242,7 +242,9 @@ def upstream_of(engine: EngineSettings) -> Upstream:
     base_url = engine.url.rstrip("/").removesuffix("/v1")
     # The settings' `priority` is vLLM's: of the others none takes it from a header.
     return Upstream(
-        *(engine.id, base_url, key),
+        engine.id,
+        base_url,
+        key,
         priority_header=VLLM.priority_header,
         tls=engine.tls,
     )

@@ -192,7 +192,10 @@ class Call:
             if content is None:
                 content = body.content
             self.answer = client.send_call(
-                *(dispatch, asked, content, self),
+                dispatch,
+                asked,
+                content,
+                self,
                 streams=body.stream,
                 patience_s=self._patience_s,
             )
@@ -290,7 +293,8 @@ class Call:
         self.engine.calls.expect(request_id, self)
         self._tell(
             Bounced(
-                *(request_id, error.code),
+                request_id,
+                error.code,
                 by_instance=error.by_instance,
                 about_itself=error.about_itself,
                 dropped=error.dropped,

@@ -107,7 +107,11 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         audit = stack.enter_context(open_audit_log(settings.audit_log))
         ui = OperatorsPage(alone, fleet, telemetry, orchestrator, settings)
         operators = operators_front(
-            *(alone, monitor, fleet, telemetry.families_for_operators, access),
+            alone,
+            monitor,
+            fleet,
+            telemetry.families_for_operators,
+            access,
             names=settings.admin_names,
             audit=audit,
             add_pages=ui.add_to,

@@ -67,7 +67,12 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             )
             on_error = count_errors(sink.count_error, audit)
             gateway = Gateway(
-                *(settings, sink, engine, access, PromptTokens(tokenizers), bodies),
+                settings,
+                sink,
+                engine,
+                access,
+                PromptTokens(tokenizers),
+                bodies,
                 served_models=list,
                 on_trouble=sink.hear_of,
                 on_error=on_error,

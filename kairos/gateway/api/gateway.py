@@ -295,7 +295,14 @@ class GatewayCall:
         elif gateway.tracing is not None:
             request, sink = gateway.tracing.follow(request, asked, sink, streams=body.stream)
         call = Call(
-            *(request, asked, body, response, sink, gateway.engine, self, gateway.on_trouble),
+            request,
+            asked,
+            body,
+            response,
+            sink,
+            gateway.engine,
+            self,
+            gateway.on_trouble,
             ends_workflow=identity.ends_workflow
             or (rules.needs_memory and identity.workflow_id is None and self._by_inference is None),
             tries_again=rules.is_retried or not rules.needs_memory,

@@ -133,7 +133,8 @@ class OperatorsPage:
         self.agents = Agents(brain.now, lambda: brain.balancer.estimates, followed)
         self.fleet, self.gains, self.past = fleet, Gains(settings), Past(settings.log_dir)
         self.acts = Acts(
-            *(brain, orchestrator),
+            brain,
+            orchestrator,
             is_audited=settings.audit_log is not None,
             changes_engines=changes_engines,
         )

@@ -71,7 +71,10 @@ class PortTls:
             how_often = "a handshake" if self._failed == 1 else f"{self._failed} handshakes"
             logger.warning(
                 "TLS: %s failed at %s; the last, of a client %s: %s",
-                *(how_often, self._name, address, why),
+                how_often,
+                self._name,
+                address,
+                why,
             )
             self._failed, self._told_s = 0, now_s
 
