@@ -19,21 +19,7 @@ from kairos.simulate import World
 from kairos.simulate.users import TENANT
 
 # What decides what comes of a run. The rest (HTTP, Kafka, demos) may change beneath the rows.
-_MODULES = (
-    "admission",
-    "balancer",
-    "call_tracker",
-    "digest",
-    "dispatching",
-    "events",
-    "learner",
-    "learnt",
-    "metrics",
-    "model",
-    "refusals",
-    "workflow_tracker",
-)
-_PACKAGES = ("dispatcher", "orchestrator", "scheduler", "sim", "workload")
+_PACKAGES = ("core", "simulate")
 _HERE = (
     "baseline_placements",
     "baseline_policies",
@@ -152,11 +138,12 @@ def code_of(cell: Cell) -> str:
 
 @cache
 def _source() -> bytes:
-    paths = [ROOT / "kairos" / f"{module}.py" for module in _MODULES]
-    for package in _PACKAGES:
-        paths += (ROOT / "kairos" / package).rglob("*.py")
-        paths += (ROOT / "kairos" / package).rglob("*.toml")
-        paths += (ROOT / "kairos" / package).rglob("*.c")
+    paths = [
+        path
+        for package in _PACKAGES
+        for kind in ("*.py", "*.toml", "*.c")
+        for path in (ROOT / "kairos" / package).rglob(kind)
+    ]
     paths += [Path(__file__).with_name(f"{module}.py") for module in _HERE]
     return digest_of(sorted(paths))
 

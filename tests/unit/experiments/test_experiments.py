@@ -20,7 +20,7 @@ from experiments.claim import Study, View
 from experiments.order_problems import SEVEN
 from experiments.rates import rates
 from experiments.report import EXPERIMENTS, RESULTS, write_rows
-from experiments.runs import Row, run
+from experiments.runs import Row, code_of, run
 from experiments.sections import CLAIMS, SECTIONS, read_rows
 from experiments.untuned import Run, measured
 
@@ -70,7 +70,7 @@ def test_a_simulated_run_comes_out_the_same_twice_and_is_read_again():
 
     again = msgspec.structs.replace(run(cell), cpu_s=outcome.cpu_s)
     assert again == outcome
-    row = Row(commit="c", code="c", cell=cell, outcome=outcome)
+    row = Row(commit="c", code=code_of(cell), cell=cell, outcome=outcome)
     assert msgspec.json.decode(msgspec.json.encode(row), type=Row) == row
 
 
