@@ -123,7 +123,7 @@ test-soak: $(INSTALLED)  ## two minutes of load before engines that crash, hang 
 
 test-long: $(INSTALLED)  ## what needs no service, but more time than the gate has
 	@$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(call costs,long) \
-		-m "long and not kafka and not vllm and not frameworks and not real and not browser" $(call marked,long)
+		-m "long and not kafka and not vllm and not frameworks and not real and not browser and not ray" $(call marked,long)
 
 test-laws: $(INSTALLED)  ## laws on freshly drawn examples, 200 each: of what is compiled, and of its source
 	@KAIROS_EXAMPLES=random $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile -m "hypothesis and not ray" \
