@@ -74,6 +74,16 @@ def test_these_ends_are_wrong(end, detail, hurt, said):
     assert complaint.startswith("1 calls: ")
 
 
+def test_only_a_poisonous_call_is_rightly_refused_as_one_that_breaks_engines():
+    found, sound = (
+        outcome("error", detail="502 call_breaks_engines", kind=kind)
+        for kind in ("poisonous", "well")
+    )
+    assert of_call(found) == []
+    (complaint,) = of_call(sound)
+    assert "502 call_breaks_engines, and nothing was done" in complaint
+
+
 GOOD_LOGS = [
     (log(arrived("a"), Finished("a")), "answered", []),
     (log(arrived("a"), Failed("a", "x")), "error in stream", ["Cut"]),
