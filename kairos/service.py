@@ -154,8 +154,10 @@ async def running(
             probes = Probes(lambda: bool(monitor.models()), telemetry.families)
             rooms = insight, batches.add_to, flows.add_to
             own = gateway.own_models
-            models = Models(access, monitor.model_cards, None if own is None else own.names, audit)
-            app = clients_front(brain, (probes, models), access, rooms, audit)
+            models = Models(
+                access, monitor.model_cards, None if own is None else own.names, on_error
+            )
+            app = clients_front(brain, (probes, models), access, rooms, on_error)
             limits = limits_of(settings, telemetry.count_error)
             pages = pages_of(settings, access, on_error)
             servers = {

@@ -6,6 +6,7 @@ from .api.front import LateApp as LateApp
 from .api.front import PortFront as PortFront
 from .api.front import Probes as Probes
 from .api.front import clients_front as clients_front
+from .api.front import name_answers as name_answers
 from .api.gateway import Gateway as Gateway
 from .api.inner_call import ANSWER_BYTES as ANSWER_BYTES
 from .api.inner_call import InnerAnswer as InnerAnswer

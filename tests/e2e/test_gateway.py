@@ -98,6 +98,23 @@ async def test_every_answer_carries_a_request_id(served):
     assert len(ids) == len(ANSWERS)
 
 
+async def test_every_answer_has_the_id_that_its_caller_gave_and_errors_are_counted(served):
+    wire = await served.connect()
+    for number, (method, path, status) in enumerate(ANSWERS):
+        named = f"X-Request-Id: mine-{number}"
+        await wire.post(path, {"messages": []} if status == 200 else b"", named, method=method)
+        assert (await wire.answer()).headers["x-request-id"] == f"mine-{number}", (method, path)
+
+    named = {"X-Request-Id": "mine-too", "Host": "elsewhere"}
+    operators = served.service.admin_url + "/admin/status"
+    async with served._session.get(operators, headers=named) as refused_one:
+        assert (refused_one.status, refused_one.headers["x-request-id"]) == (421, "mine-too")
+    metrics = (await served.ask("GET", "/metrics")).body.decode()
+    counts = (line for line in metrics.splitlines() if line.startswith("kairos_errors_total{"))
+    refused = [path for _, path, status in ANSWERS if status >= 400 and path != "/health"]
+    assert sum(float(line.rpartition(" ")[2]) for line in counts) == len(refused)
+
+
 ALLOWED = {
     CHAT: "POST, OPTIONS",
     "/v1/embeddings": "POST, OPTIONS",

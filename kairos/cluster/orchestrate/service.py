@@ -28,6 +28,7 @@ from kairos.gateway import (
     answer_errors_as_openai_does,
     listening_socket,
     may_have_page,
+    name_answers,
     pages_of,
     serving_ports,
     url_of,
@@ -35,6 +36,7 @@ from kairos.gateway import (
 from kairos.observe import (
     AuditLog,
     bus_figures,
+    count_errors,
     counter,
     flush_tasks,
     gauge,
@@ -77,7 +79,7 @@ async def following_workflows(settings: Settings) -> AsyncIterator[Orchestration
             # Also on standby: it can take over.
             figures = OrchestratorMetrics(follower, ends)
             probes = Probes(lambda: not follower.is_rebuilding, figures.collect)
-            front = PortFront((probes,), app)
+            front = name_answers(PortFront((probes,), app))
             server = HttpServer(front, tls=tls.callers, pages=pages_of(settings, access))
             beside = [follower.run(), ends.run(), *access.background(), *flush_tasks(audit)]
             if may_have_page(settings):
@@ -131,5 +133,5 @@ def _app(follower: Follower, access: Access, audit: AuditLog | None) -> FastAPI:
         redirect_slashes=False,
     )
     add_insight(app, access, follower)
-    answer_errors_as_openai_does(app, audit)
+    answer_errors_as_openai_does(app, count_errors(lambda _: None, audit))
     return app

@@ -45,6 +45,7 @@ from kairos.host import WallClock
 from kairos.observe import (
     AuditLog,
     Telemetry,
+    count_errors,
     flush_tasks,
     note_start,
     open_audit_log,
@@ -197,7 +198,8 @@ def _asked(
 ) -> ASGIApp:
     """Return the app that answers what workers relay: see `relay.py`."""
     probes = Probes(lambda: bool(monitor.models()), telemetry.families)
-    models = Models(access, monitor.model_cards, flows, audit)
+    on_error = count_errors(telemetry.count_error, audit)
+    models = Models(access, monitor.model_cards, flows, on_error)
 
     def build() -> ASGIApp:
         from fastapi import FastAPI
@@ -206,7 +208,7 @@ def _asked(
 
         app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
         alone.add_insight(app, access)
-        answer_errors_as_openai_does(app, audit)
+        answer_errors_as_openai_does(app, on_error)
         return app
 
     return PortFront((probes, models), LateApp(build))

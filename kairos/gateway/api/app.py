@@ -17,7 +17,7 @@ from kairos.gateway.api.fastapi_parts import answer_errors_as_openai_does
 from kairos.gateway.api.insight import add_plans
 from kairos.gateway.api.openapi import description
 from kairos.gateway.auth.access import Access, authorization_of
-from kairos.observe import AuditLog
+from kairos.observe import OnError
 from kairos.request import PASSED_ROUTES, ASGIApp, RouteRefused
 
 
@@ -25,11 +25,11 @@ def build_app(
     sink: FactSink,
     access: Access,
     add_rooms: Iterable[Callable[[FastAPI], None]],
-    audit: AuditLog | None = None,
+    on_error: OnError | None = None,
 ) -> ASGIApp:
     """Build the application. `add_rooms` add routes: views of workflows, files and batches, flows.
 
-    `audit` records refusals.
+    `on_error` counts errors.
     """
     app = FastAPI(
         title="Kairos", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
@@ -47,5 +47,5 @@ def build_app(
     # What remains below `/v1` is none of the calls, which do not come here.
     for path in ("/v1/{rest:path}", *sorted(PASSED_ROUTES)):
         app.router.routes.append(Route(path, closed, methods=["GET", "POST", "DELETE"]))
-    answer_errors_as_openai_does(app, audit)
+    answer_errors_as_openai_does(app, on_error)
     return app

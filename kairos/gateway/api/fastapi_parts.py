@@ -11,8 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from kairos.core import BodyTooLarge, InvalidRequest, KairosError
-from kairos.gateway.server.openai_errors import INTERNAL_ERROR, client_host, whole_error
-from kairos.observe import AuditLog
+from kairos.gateway.server.connection_limits import address_of
+from kairos.gateway.server.openai_errors import INTERNAL_ERROR, whole_error
+from kairos.observe import OnError
 from kairos.request import RouteRefused, is_passed_on
 
 T = TypeVar("T")
@@ -61,14 +62,14 @@ def json_response(
     return Response(msgspec.json.encode(content), status, headers, "application/json")
 
 
-def answer_errors_as_openai_does(app: FastAPI, audit: AuditLog | None = None) -> None:
-    """Register handlers that answer errors in OpenAI's format. `audit` records refusals."""
+def answer_errors_as_openai_does(app: FastAPI, on_error: OnError | None = None) -> None:
+    """Register handlers that answer errors in OpenAI's format. `on_error` counts them."""
 
     async def answer(request: Request, error: Exception) -> Response:
         if not isinstance(error, KairosError):
             error = INTERNAL_ERROR
-        if audit is not None:
-            audit.log_refusal(error, None, client_host(request.scope))
+        if on_error is not None:
+            on_error(error, None, address_of(request.scope["client"]))
         headers, body = whole_error(error)
         return Response(body, error.status, {n.decode(): v.decode() for n, v in headers})
 

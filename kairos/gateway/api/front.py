@@ -16,8 +16,16 @@ from prometheus_client.registry import Collector
 from kairos.core import FactSink
 from kairos.gateway.auth.access import Access
 from kairos.gateway.server.openai_errors import REQUEST_ID, new_id, send_error, send_whole
-from kairos.observe import AuditLog
-from kairos.request import ASGIApp, NamedRoutes, Receive, RouteRefused, Scope, Send
+from kairos.observe import OnError
+from kairos.request import (
+    ASGIApp,
+    NamedRoutes,
+    Receive,
+    RouteRefused,
+    Scope,
+    Send,
+    valid_identifier,
+)
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -54,24 +62,32 @@ class LateApp:
 
 
 class PortFront:
-    """ASGI application that passes a request to the first taker that takes it, or to `app`.
-
-    Every answer without an `x-request-id` gets one; calls set their own.
-    """
+    """ASGI application that passes a request to the first taker that takes it, or to `app`."""
 
     def __init__(self, takers: Sequence[RouteTaker], app: ASGIApp) -> None:
         self._takers, self._app = takers, app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answering = next((each for each in self._takers if each.takes(scope)), self._app)
+        await answering(scope, receive, send)
+
+
+def name_answers(app: ASGIApp) -> ASGIApp:
+    """Return `app` with an `x-request-id` in each answer: the caller's, or the answer's, or new."""
+
+    async def named(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_named(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                headers = message["headers"]
-                if not any(name == REQUEST_ID for name, _ in headers):
-                    headers.append((REQUEST_ID, new_id().encode()))
+                given = valid_identifier(dict(scope["headers"]).get(REQUEST_ID))
+                others = [each for each in message["headers"] if each[0] != REQUEST_ID]
+                if given is not None or len(others) == len(message["headers"]):
+                    id_ = (given or new_id()).encode()
+                    message["headers"] = [*others, (REQUEST_ID, id_)]
             await send(message)
 
-        answering = next((each for each in self._takers if each.takes(scope)), self._app)
-        await answering(scope, receive, send_named)
+        await app(scope, receive, send_named)
+
+    return named
 
 
 def clients_front(
@@ -79,20 +95,20 @@ def clients_front(
     takers: Sequence[RouteTaker],
     access: Access,
     add_rooms: Iterable[Callable[["FastAPI"], None]],
-    audit: AuditLog | None,
+    on_error: OnError | None,
 ) -> ASGIApp:
     """Return the application for client requests that are not calls.
 
     `takers` answer before the application does. `add_rooms` add routes of other packages to the
-    application. `audit` records refusals.
+    application. `on_error` counts errors.
     """
 
     def build() -> ASGIApp:
         from kairos.gateway.api.app import build_app
 
-        return build_app(sink, access, add_rooms, audit)
+        return build_app(sink, access, add_rooms, on_error)
 
-    return NamedRoutes(PortFront(takers, LateApp(build)))
+    return NamedRoutes(name_answers(PortFront(takers, LateApp(build))))
 
 
 class _Families(Collector):

@@ -11,8 +11,9 @@ import msgspec
 from kairos.core import KairosError, ModelNotFound
 from kairos.engines import ModelCard
 from kairos.gateway.auth.access import Access, credential_of
-from kairos.gateway.server.openai_errors import client_host, send_error, send_whole
-from kairos.observe import AuditLog
+from kairos.gateway.server.connection_limits import address_of
+from kairos.gateway.server.openai_errors import send_error, send_whole
+from kairos.observe import OnError
 from kairos.proxy import Asked, Owner
 from kairos.request import Caller, ClientResponse, Receive, Scope, Send
 
@@ -30,14 +31,14 @@ class Models:
         access: Access,
         served_models: Callable[[], Awaitable[Mapping[str, ModelCard]]],
         own_models: NamesOf | None = None,
-        audit: AuditLog | None = None,
+        on_error: OnError | None = None,
     ) -> None:
         """Create the routes.
 
-        `own_models` returns the models that Kairos answers itself. `audit` records refusals.
+        `own_models` returns the models that Kairos answers itself. `on_error` counts errors.
         """
         self._access, self._served, self._own = access, served_models, own_models
-        self._audit = audit
+        self._on_error = on_error
 
     def takes(self, scope: Scope) -> bool:
         path: str = scope["path"]
@@ -47,8 +48,8 @@ class Models:
         try:
             answer = await self._answer(scope)
         except KairosError as error:
-            if self._audit is not None:
-                self._audit.log_refusal(error, None, client_host(scope))
+            if self._on_error is not None:
+                self._on_error(error, None, address_of(scope["client"]))
             await send_error(error, send)
             return
         await send_whole(send, 200, msgspec.json.encode(answer), _JSON)

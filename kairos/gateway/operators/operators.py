@@ -13,7 +13,7 @@ import msgspec
 
 from kairos.core import Balancer, KairosError, Unauthorized
 from kairos.engines import Fleet, Monitor
-from kairos.gateway.api.front import LateApp, MetricFamilies, PortFront, Probes
+from kairos.gateway.api.front import LateApp, MetricFamilies, PortFront, Probes, name_answers
 from kairos.gateway.auth.access import Access
 from kairos.gateway.server.cors import ANY_HOST, HostNames, UnknownHost
 from kairos.gateway.server.openai_errors import client_host, send_error
@@ -230,4 +230,4 @@ def operators_front(
 
         return build_admin(brain, monitor, fleet, has_changes=has_changes, add_pages=add_pages)
 
-    return Operators(PortFront((probes,), LateApp(build)), access, names, audit)
+    return name_answers(Operators(PortFront((probes,), LateApp(build)), access, names, audit))
