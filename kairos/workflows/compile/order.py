@@ -99,11 +99,7 @@ class _Problem:
 
     def steps(self, order: Order) -> float:
         """Return when the last call ends, in token steps."""
-        now, ended, last = 0.0, [0.0] * len(self.names), -1
-        for call in order:
-            now = ended[call] = self.begins(call, now, ended) + self.between(last, call)
-            last = call
-        return now
+        return _Trial(self, order).steps
 
     def begins(self, call: int, now: float, ended: Sequence[float]) -> float:
         """Return when the next call may begin, at the earliest from `now`."""
@@ -115,7 +111,7 @@ class _Problem:
         """Yield several orders that respect dependencies, by simple rules."""
         down = self.down_the_tree()
         yield self.respecting(down)
-        to_end = self.to_end()
+        to_end = self.to_end(self.least)
         yield self.respecting(sorted(range(len(down)), key=lambda call: -to_end[call]))
         if self.has_needs:
             for longing in _LONGING if len(self.names) <= _MANY else _LONGING_OF_MANY:
@@ -149,11 +145,14 @@ class _Problem:
             look += [each for _, each in reversed(behind)]
         return found
 
-    def to_end(self) -> list[float]:
-        """Return token steps from the end of each call to the end of all its dependants."""
+    def to_end(self, least: Sequence[float]) -> list[float]:
+        """Return token steps from the end of each call to the end of all its dependants.
+
+        `least`: what each call takes.
+        """
         found = [0.0] * len(self.names)
         for call in reversed(self.respecting(range(len(self.names)))):
-            behind = (self.least[each] + found[each] for each in self.needed_by[call])
+            behind = (least[each] + found[each] for each in self.needed_by[call])
             found[call] = max((self.delays[call] + each for each in behind), default=0.0)
         return found
 
@@ -206,7 +205,7 @@ class _Problem:
         """Return an order that no move improves, or the best when _STEPS are used up."""
         budget, best = _STEPS // 3, list(order)
         moves = _Moves(self)
-        while True:
+        while budget >= 0:
             trial = _Trial(self, best)
             found = None
             for first, moved in moves.of(best):
@@ -218,10 +217,9 @@ class _Problem:
                 if budget < 0:
                     break
             if found is None:
-                return tuple(best)
+                break
             best = found
-            if budget < 0:
-                return tuple(best)
+        return tuple(best)
 
 
 class _Ready:
@@ -279,7 +277,6 @@ class _Trial:
 
     def __init__(self, problem: _Problem, order: Sequence[int]) -> None:
         self._problem = problem
-        self._order = order
         self._ended = [0.0] * len(order)
         now, last = 0.0, -1
         for call in order:
@@ -388,10 +385,7 @@ class _Search:
             min(problem.row(before)[call] for before in range(-1, count) if before != call)
             for call in range(count)
         ]
-        self._to_end = [0.0] * count
-        for call in reversed(problem.respecting(range(count))):
-            behind = (self._least[each] + self._to_end[each] for each in problem.needed_by[call])
-            self._to_end[call] = max((problem.delays[call] + each for each in behind), default=0.0)
+        self._to_end = problem.to_end(self._least)
         self._nodes = _NODES
         self._seen: dict[tuple[int, int], list[tuple[float, ...]]] = {}
         self._ended = [0.0] * count

@@ -18,14 +18,12 @@ from kairos.workflows.compile.operators import (
     Declaration,
     Format,
     Generation,
-    Loop,
-    MapOver,
     MessageTemplate,
     Operator,
     Params,
     Reference,
 )
-from kairos.workflows.compile.references import placeholders
+from kairos.workflows.compile.references import placeholders, with_body
 
 MOST_SETTINGS = 64
 # By kind, if the flow lists it.
@@ -110,17 +108,16 @@ def _chosen(
     operator: Operator, chosen: Mapping[str, Mapping[str, object]], scope: Mapping[str, str]
 ) -> Operator:
     """Return an operator with its settings. `scope`: meaning of names in its templates."""
-    params = operator.params
-    if isinstance(params, Loop | MapOver):
+    if operator.body:
         meant = {each.rpartition(".")[2]: each for each in placeholders(operator)}
-        inner = {**scope, **meant, **{each.name: each.name for each in params.body}}
-        body = tuple(_chosen(each, chosen, inner) for each in params.body)
-        params = msgspec.structs.replace(params, body=body)
+        inner = {**scope, **meant, **{each.name: each.name for each in operator.body}}
+        body = tuple(_chosen(each, chosen, inner) for each in operator.body)
+        operator = with_body(operator, body)
     if operator.name not in chosen:
-        return msgspec.structs.replace(operator, params=params)
+        return operator
     values = dict(chosen[operator.name])
     written = {name: values.pop(name) for name in LISTED.get(operator.kind, ()) if name in values}
-    params = _with_values(operator.name, params, values)
+    params = _with_values(operator.name, operator.params, values)
     operator = msgspec.structs.replace(operator, params=params)
     return _rewritten(operator, written, scope) if written else operator
 

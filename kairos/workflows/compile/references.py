@@ -1,8 +1,8 @@
 """References between operators: the ones that an operator needs, and renaming them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-import msgspec
+from msgspec.structs import replace
 
 from kairos.workflows.compile.operators import (
     Argument,
@@ -38,6 +38,11 @@ def referred(argument: Argument) -> tuple[Reference, ...]:
     return argument.each if isinstance(argument, References) else ()
 
 
+def named_in(arguments: Iterable[Argument]) -> Iterator[str]:
+    """Yield the operators that arguments refer to, in the order of the references."""
+    return (each.operator for argument in arguments for each in referred(argument))
+
+
 def own_arguments(operator: Operator) -> Iterator[Argument]:
     """Yield the arguments outside its body."""
     yield from operator.inputs.values()
@@ -70,12 +75,10 @@ def needs(operator: Operator) -> tuple[str, ...]:
 
     Each occurs once, in the order of the references.
     """
-    found = dict.fromkeys(operator.after)
-    for argument in own_arguments(operator):
-        found.update(dict.fromkeys(each.operator for each in referred(argument)))
+    found = dict.fromkeys((*operator.after, *named_in(own_arguments(operator))))
     inner = {*placeholders(operator), *(each.name for each in operator.body)}
     within = [name for each in operator.body for name in needs(each)]
-    within += [each.operator for arg in inner_arguments(operator) for each in referred(arg)]
+    within += named_in(inner_arguments(operator))
     found.update(dict.fromkeys(name for name in within if name not in inner))
     return tuple(found)
 
@@ -86,60 +89,66 @@ def renamed(operator: Operator, names: Names) -> Operator:
         return operator
     params = operator.params
     if isinstance(params, Filter):
-        params = msgspec.structs.replace(params, of=argument_renamed(params.of, names))
+        params = replace(params, of=argument_renamed(params.of, names))
     elif isinstance(params, Branch):
         other = params.otherwise
-        params = msgspec.structs.replace(
+        params = replace(
             params,
             cases=_arguments(params.cases, names),
             otherwise=None if other is None else argument_renamed(other, names),
         )
     elif isinstance(params, Group):
-        params = msgspec.structs.replace(params, value=argument_renamed(params.value, names))
-    elif isinstance(params, Loop | MapOver):
-        params = _body_renamed(params, names)
-    return msgspec.structs.replace(
+        params = replace(params, value=argument_renamed(params.value, names))
+    elif isinstance(params, Loop):
+        params = replace(params, start=argument_renamed(params.start, names))
+    elif isinstance(params, MapOver):
+        params = replace(params, over=argument_renamed(params.over, names))
+    after = (reference_renamed(Reference(each), names).operator for each in operator.after)
+    changed = replace(
         operator,
         params=params,
         inputs=_arguments(operator.inputs, names),
-        after=tuple(
-            dict.fromkeys(reference_renamed(Reference(e), names).operator for e in operator.after)
-        ),
+        after=tuple(dict.fromkeys(after)),
     )
+    body = tuple(renamed(each, names) for each in operator.body)
+    return with_body(changed, body, names) if body else changed
 
 
-def _body_renamed(params: Loop | MapOver, names: Names) -> Loop | MapOver:
-    body = tuple(renamed(each, names) for each in params.body)
-    params = results_renamed(params, names)
-    if isinstance(params, MapOver):
-        over = argument_renamed(params.over, names)
-        return msgspec.structs.replace(params, over=over, body=body)
-    start = argument_renamed(params.start, names)
-    return msgspec.structs.replace(params, start=start, body=body)
+def with_body(
+    operator: Operator, body: tuple[Operator, ...], names: Names | None = None
+) -> Operator:
+    """Return a loop or a map with another body.
 
-
-def results_renamed(params: Loop | MapOver, names: Names) -> Loop | MapOver:
-    """Return a loop or a map with its own references into its body renamed."""
-    result = reference_renamed(params.result, names)
-    if isinstance(params, MapOver):
-        return msgspec.structs.replace(params, result=result)
-    until = _arguments(params.until_inputs, names)
-    return msgspec.structs.replace(params, result=result, until_inputs=until)
+    `names`: by which its own references into its body are renamed.
+    """
+    params = operator.params
+    assert isinstance(params, Loop | MapOver)
+    names = names or {}
+    params = replace(params, body=body, result=reference_renamed(params.result, names))
+    if isinstance(params, Loop):
+        params = replace(params, until_inputs=_arguments(params.until_inputs, names))
+    return replace(operator, params=params)
 
 
 def with_changed(declaration: Declaration, change: Callable[[Operator], Params]) -> Declaration:
     """Return the flow with the parameters of each operator changed, from its bodies outwards."""
-    operators = tuple(_changed(each, change) for each in declaration.operators)
-    return msgspec.structs.replace(declaration, operators=operators)
+
+    def changed(operator: Operator) -> Operator:
+        if operator.body:
+            operator = with_body(operator, tuple(map(changed, operator.body)))
+        return replace(operator, params=change(operator))
+
+    return replace(declaration, operators=tuple(map(changed, declaration.operators)))
 
 
-def _changed(operator: Operator, change: Callable[[Operator], Params]) -> Operator:
-    params = operator.params
-    if isinstance(params, Loop | MapOver):
-        body = tuple(_changed(each, change) for each in params.body)
-        params = msgspec.structs.replace(params, body=body)
-        operator = msgspec.structs.replace(operator, params=params)
-    return msgspec.structs.replace(operator, params=change(operator))
+def with_replaced(
+    declaration: Declaration, operators: tuple[Operator, ...], names: Names
+) -> Declaration:
+    """Return the flow with other operators, and outputs that refer to them by `names`."""
+    outputs = tuple(
+        replace(each, value=argument_renamed(each.value, names)) for each in declaration.outputs
+    )
+    return replace(declaration, operators=operators, outputs=outputs)
 
 
 def _arguments(arguments: Arguments, names: Names) -> dict[str, Argument]:

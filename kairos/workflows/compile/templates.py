@@ -97,17 +97,13 @@ class Template:
 
     def __init__(self, source: str) -> None:
         self._environment = JsonEnvironment()
-        self._tree = _parsed(self._environment, source, expression=False)
+        tree = _parsed(self._environment, source, expression=False)
         self.source = source
-        self.uses = _uses(self._tree)
-        self.segments = tuple(_segments(self._tree))
-        self._beginnings: dict[int, JinjaTemplate] = {}  # with opaque ones, by number
-        self._opaque = any(isinstance(each, Opaque) for each in self.segments)
-        _meter_tree(self._tree)
-
-    @cached_property
-    def _compiled(self) -> JinjaTemplate:
-        return _compiled(self._environment, self._tree)
+        self.uses = _uses(tree)
+        self.segments = tuple(_segments(tree))
+        opaque = (at for at, each in enumerate(self.segments) if isinstance(each, Opaque))
+        self._known = next(opaque, len(self.segments))  # segments before the first opaque one
+        self._compiled: dict[int, JinjaTemplate] = {}  # with opaque ones, by number of segments
 
     def beginning(
         self, count: int, values: Mapping[str, object], work: TemplateWork | None = None
@@ -116,23 +112,22 @@ class Template:
 
         Raises: as `render`.
         """
-        segments = self.segments[:count]
         try:
-            if any(isinstance(each, Opaque) for each in segments):
+            if count > self._known:
                 begun = self._beginning(count)
                 return _joined(begun.generate({**values, WORK: work or TemplateWork()}))
-            return _joined(_filled(each, values) for each in segments)
+            return _joined(_filled(each, values) for each in self.segments[:count])
         except (Missing, *_FAILURES) as error:
             raise OperatorFailed(f"the template cannot be filled: {error}") from error
 
     def _beginning(self, count: int) -> JinjaTemplate:
-        if count not in self._beginnings:
+        if count not in self._compiled:
             tree = _parsed(self._environment, self.source, expression=False)
             groups = list(_grouped(tree))[:count]
             tree.body = [each for group in groups for each in _statements(group)]
-            _meter_tree(tree)
-            self._beginnings[count] = _compiled(self._environment, tree)
-        return self._beginnings[count]
+            _Meter().visit(tree)
+            self._compiled[count] = _compiled(self._environment, tree)
+        return self._compiled[count]
 
     def render(self, values: Mapping[str, object], work: TemplateWork | None = None) -> str:
         """Fill the template. `values`: by name; `work`: limit shared by several; None: its own.
@@ -140,12 +135,7 @@ class Template:
         Raises:
             OperatorFailed: a value lacks a part, or has a wrong type.
         """
-        try:
-            if self._opaque:
-                return _joined(self._compiled.generate({**values, WORK: work or TemplateWork()}))
-            return _joined(_filled(each, values) for each in self.segments)
-        except (Missing, *_FAILURES) as error:
-            raise OperatorFailed(f"the template cannot be filled: {error}") from error
+        return self.beginning(len(self.segments), values, work)
 
 
 class Expression:
@@ -163,7 +153,7 @@ class Expression:
         assert isinstance(result, nodes.Assign)
         self.uses = _uses(result.node)
         self._path = _path_of(result.node)
-        _meter_tree(self._tree)
+        _Meter().visit(self._tree)
 
     @cached_property
     def _compiled(self) -> JinjaTemplate:
@@ -193,22 +183,20 @@ def _filled(segment: Segment, values: Mapping[str, object]) -> str:
     return as_text(part(values[segment.name], segment.path))
 
 
+@lru_cache(maxsize=_KEPT)
 def template(source: str) -> Template:
     """Return the compiled template of a source, cached: checks, passes and the executor use it.
 
     Raises:
         BadTemplate: as `Template`.
     """
-    return _template(source)
+    return Template(source)
 
 
+@lru_cache(maxsize=_KEPT)
 def expression(source: str) -> Expression:
     """Return the compiled expression of a source, cached."""
-    return _expression(source)
-
-
-_template = lru_cache(maxsize=_KEPT)(Template)
-_expression = lru_cache(maxsize=_KEPT)(Expression)
+    return Expression(source)
 
 
 def _parsed(environment: JsonEnvironment, source: str, *, expression: bool) -> nodes.Template:
@@ -231,8 +219,9 @@ def _parsed(environment: JsonEnvironment, source: str, *, expression: bool) -> n
 
 
 def _uses(tree: nodes.Node) -> Uses:
+    """Return the values that a syntax tree needs. Raises BadTemplate: it is not in the language."""
     try:
-        return _checked_uses(tree)
+        return frozenset(_tree_uses(tree, frozenset(), depth=0, loops=0))
     except TemplateSyntaxError as error:
         raise BadTemplate(error.message or "it is not of the language", error.lineno) from error
 
@@ -253,7 +242,7 @@ def _segments(tree: nodes.Template) -> Iterator[Segment]:
             )
             continue
         slot = _path_of(group[0])
-        uses = {use.name for use in _checked_uses(group[0])}
+        uses = {use.name for use in _uses(group[0])}
         yield Slot(*slot) if slot else Opaque(tuple(sorted(uses)))
 
 
@@ -290,15 +279,6 @@ def _joined(pieces: Iterable[str]) -> str:
             raise TemplateError(f"it is longer than {MOST_OUTPUT_BYTES} bytes")
         found.append(piece)
     return "".join(found)
-
-
-def _checked_uses(tree: nodes.Node) -> Uses:
-    """Return the values that a syntax tree needs.
-
-    Raises:
-        TemplateSyntaxError: it is not in the language.
-    """
-    return frozenset(_tree_uses(tree, frozenset(), depth=0, loops=0))
 
 
 def _path_of(node: nodes.Node) -> tuple[str, Path] | None:
@@ -344,10 +324,8 @@ def _uses_of_loop(
     node: nodes.For, bound: frozenset[str], depth: int, loops: int
 ) -> Iterator[NameUse]:
     yield from _tree_uses(node.iter, bound, depth=depth + 1, loops=loops)
-    targets = {each.name for each in node.target.find_all(nodes.Name)} | (
-        {node.target.name} if isinstance(node.target, nodes.Name) else set()
-    )
-    within = bound | targets | {"loop"}
+    targets = (node.target, *node.target.find_all(nodes.Name))
+    within = bound | {each.name for each in targets if isinstance(each, nodes.Name)} | {"loop"}
     for child in (*node.body, *([node.test] if node.test else [])):
         yield from _tree_uses(child, within, depth=depth + 1, loops=loops + 1)
     for child in node.else_:
@@ -372,12 +350,9 @@ def _check(node: nodes.Node, depth: int, loops: int) -> None:
         )
 
 
-def _meter_tree(tree: nodes.Template) -> None:
-    """Make a checked tree count its work (`template_language.TemplateWork`)."""
-    _Meter().visit(tree)
-
-
 class _Meter(NodeTransformer):
+    """Makes a checked tree count its work (`template_language.TemplateWork`)."""
+
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         within = [*node.body, *([node.test] if node.test else [])]

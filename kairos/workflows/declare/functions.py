@@ -10,13 +10,13 @@ from kairos.core import InvalidRequest, KairosError, SetupError
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
     Declaration,
-    Loop,
-    MapOver,
     Operator,
+    Params,
     Purity,
     RegisteredCall,
 )
 from kairos.workflows.compile.pipeline import Plan
+from kairos.workflows.compile.references import with_changed
 from kairos.workflows.compile.values import NotJson, copied, plain
 from kairos.workflows.declare.sources import digest_of
 
@@ -178,19 +178,16 @@ class Functions:
         """
         digests: dict[str, str] = {}
 
-        def versioned(operator: Operator) -> Operator:
+        def change(operator: Operator) -> Params:
             params = operator.params
-            if isinstance(params, RegisteredCall) and not params.version:
-                name = params.function
-                if name not in digests:
-                    digests[name] = digest_of(self[name].function)
-                params = msgspec.structs.replace(params, version=f"source {digests[name]}")
-            elif isinstance(params, Loop | MapOver):
-                params = msgspec.structs.replace(params, body=tuple(map(versioned, params.body)))
-            return msgspec.structs.replace(operator, params=params)
+            if not isinstance(params, RegisteredCall) or params.version:
+                return params
+            name = params.function
+            if name not in digests:
+                digests[name] = digest_of(self[name].function)
+            return msgspec.structs.replace(params, version=f"source {digests[name]}")
 
-        operators = tuple(map(versioned, declaration.operators))
-        return msgspec.structs.replace(declaration, operators=operators)
+        return with_changed(declaration, change)
 
     def pure(self, function: _Callable) -> _Callable:
         self.register(function, purity="pure")

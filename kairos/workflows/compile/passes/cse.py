@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kairos.workflows.compile.graph import in_order
-from kairos.workflows.compile.operators import Declaration, Loop, MapOver, Operator
+from kairos.workflows.compile.operators import Declaration, Operator
 from kairos.workflows.compile.passes.structure import deterministic, structure
-from kairos.workflows.compile.references import argument_renamed, renamed, results_renamed
+from kairos.workflows.compile.references import renamed, with_body, with_replaced
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -26,11 +26,7 @@ def merge_equal(declaration: Declaration) -> Merged:
     """Merge equal operators. Idempotent."""
     into: dict[str, str] = {}
     operators = _merged(declaration.operators, into)
-    outputs = tuple(
-        msgspec.structs.replace(each, value=argument_renamed(each.value, into))
-        for each in declaration.outputs
-    )
-    return Merged(msgspec.structs.replace(declaration, operators=operators, outputs=outputs), into)
+    return Merged(with_replaced(declaration, operators, into), into)
 
 
 def _merged(operators: Sequence[Operator], into: dict[str, str]) -> tuple[Operator, ...]:
@@ -50,11 +46,9 @@ def _merged(operators: Sequence[Operator], into: dict[str, str]) -> tuple[Operat
 
 
 def _body_merged(operator: Operator, into: dict[str, str]) -> Operator:
-    params = operator.params
-    if not isinstance(params, Loop | MapOver):
+    if not operator.body:
         return operator
     inner: dict[str, str] = {}
-    body = _merged(params.body, inner)
+    body = _merged(operator.body, inner)
     into.update(inner)
-    changed = msgspec.structs.replace(results_renamed(params, inner), body=body)
-    return msgspec.structs.replace(operator, params=changed)
+    return with_body(operator, body, inner)

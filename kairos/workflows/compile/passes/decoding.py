@@ -22,7 +22,6 @@ from kairos.workflows.compile.operators import (
     Embedding,
     Generation,
     Input,
-    Loop,
     MapOver,
     Operator,
     Path,
@@ -31,9 +30,7 @@ from kairos.workflows.compile.operators import (
     StagedMap,
 )
 from kairos.workflows.compile.passes.stages import fresh
-from kairos.workflows.compile.references import needs, placeholders
-
-_LONGEST_BASE = 50  # characters of a name that is extended
+from kairos.workflows.compile.references import needs, placeholders, with_body
 
 
 class PartialDecode(msgspec.Struct, frozen=True):
@@ -72,12 +69,9 @@ def _itemised(operators: Sequence[Operator], taken: set[str]) -> tuple[Operator,
     writers = _writers(operators)
     found = []
     for each in operators:
-        params = each.params
-        if isinstance(params, Loop | MapOver) and not isinstance(params, StagedMap):
-            body = _itemised(params.body, taken)
-            params = msgspec.structs.replace(params, body=body)
-            found.append(msgspec.structs.replace(each, params=params))
-        elif isinstance(params, Embedding) and _is_written(each, writers):
+        if each.body:
+            found.append(with_body(each, _itemised(each.body, taken)))
+        elif isinstance(each.params, Embedding) and _is_written(each, writers):
             found.append(_by_items(each, taken))
         else:
             found.append(each)
@@ -102,7 +96,7 @@ def _is_written(embedding: Operator, writers: Mapping[str, _Writer]) -> bool:
 
 def _by_items(embedding: Operator, taken: set[str]) -> Operator:
     """Return a map of the same name, whose body embeds one text."""
-    name = fresh(f"{embedding.name[:_LONGEST_BASE]}_item", taken)
+    name = fresh(embedding.name, "item", taken)
     item: Argument = Reference(f"{embedding.name}.item")
     part = msgspec.structs.replace(embedding, name=name, inputs={"texts": item})
     return Operator(

@@ -17,7 +17,7 @@ from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.gates import certain
 from kairos.workflows.compile.graph import ancestors, outputs_need
 from kairos.workflows.compile.operators import Declaration, Group, Loop, MapOver, Operator
-from kairos.workflows.compile.references import needs
+from kairos.workflows.compile.references import needs, with_body
 
 
 class Freed(msgspec.Struct, frozen=True):
@@ -84,8 +84,7 @@ class _Scope:
         if not isinstance(params, Loop | MapOver):
             return operator
         scope = _Scope(self._freed, sure, behind, before_effect=before_effect)
-        body = scope.of(params.body, [params.result.operator])
-        return msgspec.structs.replace(operator, params=msgspec.structs.replace(params, body=body))
+        return with_body(operator, scope.of(params.body, [params.result.operator]))
 
 
 def _has_effect(operator: Operator) -> bool:

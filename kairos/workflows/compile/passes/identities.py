@@ -27,12 +27,12 @@ from kairos.workflows.compile.operators import (
     Reference,
 )
 from kairos.workflows.compile.references import (
-    argument_renamed,
     inner_arguments,
     own_arguments,
     referred,
     renamed,
-    results_renamed,
+    with_body,
+    with_replaced,
 )
 from kairos.workflows.compile.templates import Opaque, Slot, expression, template
 from kairos.workflows.compile.values import as_text
@@ -49,12 +49,7 @@ def collapse(declaration: Declaration) -> Collapsed:
     """Return a flow without its identities. Idempotent."""
     collapsing = _Collapsing(declaration)
     operators = collapsing.scope(declaration.operators)
-    outputs = tuple(
-        msgspec.structs.replace(each, value=argument_renamed(each.value, collapsing.into))
-        for each in declaration.outputs
-    )
-    now = msgspec.structs.replace(declaration, operators=operators, outputs=outputs)
-    return Collapsed(now, collapsing.into)
+    return Collapsed(with_replaced(declaration, operators, collapsing.into), collapsing.into)
 
 
 class _Collapsing:
@@ -92,12 +87,10 @@ class _Collapsing:
         return given if is_text and not given.path else None
 
     def _body(self, operator: Operator) -> Operator:
-        params = operator.params
-        if not isinstance(params, Loop | MapOver):
+        if not operator.body:
             return operator
-        body = self.scope(params.body)
-        changed = msgspec.structs.replace(results_renamed(params, self.into), body=body)
-        return msgspec.structs.replace(operator, params=changed)
+        body = self.scope(operator.body)
+        return with_body(operator, body, self.into)
 
 
 def _unchanged(operator: Operator) -> Argument | None:

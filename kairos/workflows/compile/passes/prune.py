@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kairos.workflows.compile.graph import ancestors, outputs_need
-from kairos.workflows.compile.operators import Declaration, Loop, MapOver, Operator
-from kairos.workflows.compile.references import inner_arguments, referred
+from kairos.workflows.compile.operators import Declaration, Operator
+from kairos.workflows.compile.references import inner_arguments, named_in, with_body
 
 
 def prune(declaration: Declaration) -> Declaration:
@@ -22,9 +22,6 @@ def _pruned(operators: Sequence[Operator], wanted: Iterable[str]) -> tuple[Opera
 
 
 def _inner(operator: Operator) -> Operator:
-    params = operator.params
-    if not isinstance(params, Loop | MapOver):
+    if not operator.body:
         return operator
-    wanted = [each.operator for arg in inner_arguments(operator) for each in referred(arg)]
-    body = _pruned(params.body, wanted)
-    return msgspec.structs.replace(operator, params=msgspec.structs.replace(params, body=body))
+    return with_body(operator, _pruned(operator.body, named_in(inner_arguments(operator))))

@@ -22,13 +22,16 @@ from kairos.workflows.compile.operators import (
     Declaration,
     Embedding,
     Ingest,
-    Loop,
-    MapOver,
     Operator,
     Reference,
     StagedMap,
 )
-from kairos.workflows.compile.references import inner_arguments, own_arguments, referred
+from kairos.workflows.compile.references import (
+    inner_arguments,
+    named_in,
+    own_arguments,
+    with_body,
+)
 
 _LONGEST_BASE = 50  # characters of a name that is extended
 
@@ -37,8 +40,9 @@ def staged(declaration: Declaration) -> Declaration:
     """Return the flow in stages; the order of dependencies stays valid. Idempotent."""
     operators = declaration.operators
     taken = {each.name for each in every_operator(operators)}
-    used = Counter(_used(operators))
-    used.update(e.operator for output in declaration.outputs for e in referred(output.value))
+    used = Counter(named_in(output.value for output in declaration.outputs))
+    for each in every_operator(operators):
+        used.update(named_in((*own_arguments(each), *inner_arguments(each))))
     return msgspec.structs.replace(declaration, operators=_of_scope(operators, used, taken))
 
 
@@ -52,17 +56,11 @@ def _of_scope(
     for each in operators:
         if (embedding := pairs.get(each.name)) is not None:
             found += _stages(embedding, each, taken)
+        elif each.body and not isinstance(each.params, StagedMap):
+            found.append(with_body(each, _of_scope(each.body, used, taken)))
         elif each.name not in gone:
-            found.append(_inner(each, used, taken))
+            found.append(each)
     return tuple(found)
-
-
-def _inner(operator: Operator, used: Mapping[str, int], taken: set[str]) -> Operator:
-    params = operator.params
-    if not isinstance(params, Loop | MapOver) or isinstance(params, StagedMap):
-        return operator
-    body = _of_scope(params.body, used, taken)
-    return msgspec.structs.replace(operator, params=msgspec.structs.replace(params, body=body))
 
 
 def _pairs(
@@ -91,9 +89,9 @@ def _pairs(
 def _stages(embedding: Operator, ingestion: Operator, taken: set[str]) -> Iterator[Operator]:
     assert isinstance(embedding.params, Embedding)
     assert isinstance(ingestion.params, Ingest)
-    stages = fresh(f"{ingestion.name[:_LONGEST_BASE]}_stages", taken)
-    vectors = fresh(f"{embedding.name[:_LONGEST_BASE]}_part", taken)
-    part = fresh(f"{ingestion.name[:_LONGEST_BASE]}_part", taken)
+    stages = fresh(ingestion.name, "stages", taken)
+    vectors = fresh(embedding.name, "part", taken)
+    part = fresh(ingestion.name, "part", taken)
     texts: Argument = Reference(f"{stages}.item")
     batch = embedding.params.items
     if ingestion.params.collection is not None:
@@ -121,17 +119,12 @@ def _stages(embedding: Operator, ingestion: Operator, taken: set[str]) -> Iterat
     yield Operator(name=ingestion.name, params=Aggregate(), inputs={"parts": Reference(stages)})
 
 
-def fresh(name: str, taken: set[str]) -> str:
-    """Return a name that no other operator has: the given one, or one with a number."""
-    made, number = name, 1
+def fresh(base: str, suffix: str, taken: set[str]) -> str:
+    """Return a name that no other operator has, with a number if need be."""
+    name = made = f"{base[:_LONGEST_BASE]}_{suffix}"
+    number = 1
     while made in taken:
         number += 1
         made = f"{name}{number}"
     taken.add(made)
     return made
-
-
-def _used(operators: Sequence[Operator]) -> Iterator[str]:
-    for each in every_operator(operators):
-        for argument in (*own_arguments(each), *inner_arguments(each)):
-            yield from (one.operator for one in referred(argument))

@@ -1,24 +1,19 @@
 """Definition of an operator, apart from its name and the way it is written."""
 
-from collections.abc import Mapping
-
 import msgspec
 
 from kairos.workflows.compile.check_templates import templates_of
 from kairos.workflows.compile.operators import (
-    Argument,
     Arguments,
     Batched,
     Constant,
     Format,
     Generation,
     Input,
-    Loop,
-    MapOver,
     Operator,
     Reference,
 )
-from kairos.workflows.compile.references import placeholders, renamed, results_renamed
+from kairos.workflows.compile.references import placeholders, renamed, with_body
 from kairos.workflows.compile.signatures import of_structure
 from kairos.workflows.compile.templates import Opaque, Slot, Static, template
 from kairos.workflows.compile.values import Missing, as_text, part
@@ -44,7 +39,7 @@ def template_parts(source: str, inputs: Arguments) -> list[object]:
     parts: list[object] = []
     for segment in template(source).segments:
         if isinstance(segment, Opaque):
-            return [source, _all(inputs)]
+            return [source, msgspec.to_builtins(inputs)]
         piece: object = segment.text if isinstance(segment, Static) else _slot(segment, inputs)
         if isinstance(piece, str) and parts and isinstance(parts[-1], str):
             parts[-1] += piece
@@ -66,12 +61,12 @@ def _what(operator: Operator) -> object:
         # Engines are asked for a schema's properties in its own order.
         schema = params.schema if isinstance(params, Generation) else None
         return [written, roles, texts, msgspec.json.encode(schema).decode()]
-    if isinstance(params, Loop | MapOver):
+    if operator.body:
         operator = _body_numbered(operator)
     written = msgspec.to_builtins(operator.params)
     if isinstance(params, Batched):
         written.pop("batch", None)  # how many go together changes no value
-    return [written, _all(operator.inputs)]
+    return [written, msgspec.to_builtins(operator.inputs)]
 
 
 def _slot(slot: Slot, inputs: Arguments) -> object:
@@ -86,25 +81,13 @@ def _slot(slot: Slot, inputs: Arguments) -> object:
     return [msgspec.to_builtins(argument), list(slot.path)]
 
 
-def _all(arguments: Mapping[str, Argument]) -> object:
-    return {name: msgspec.to_builtins(argument) for name, argument in arguments.items()}
-
-
 def _body_numbered(operator: Operator) -> Operator:
     """Return the operator with its body's names replaced by numbers: names make no difference."""
-    params = operator.params
-    assert isinstance(params, Loop | MapOver)
     here = {name: f"%{at}" for at, name in enumerate(placeholders(operator))}
-    here |= {each.name: f"%body{at}" for at, each in enumerate(params.body)}
-    shell = msgspec.structs.replace(operator, name="%")
-    body = tuple(
-        msgspec.structs.replace(_inner_numbered(each, here), name=here[each.name])
-        for each in params.body
-    )
-    changed = results_renamed(params, here)
-    return msgspec.structs.replace(shell, params=msgspec.structs.replace(changed, body=body))
-
-
-def _inner_numbered(operator: Operator, names: Mapping[str, str]) -> Operator:
-    inner = renamed(operator, names)
-    return _body_numbered(inner) if inner.body else inner
+    here |= {each.name: f"%body{at}" for at, each in enumerate(operator.body)}
+    body = []
+    for each in operator.body:
+        inner = renamed(each, here)
+        inner = _body_numbered(inner) if inner.body else inner
+        body.append(msgspec.structs.replace(inner, name=here[each.name]))
+    return msgspec.structs.replace(with_body(operator, tuple(body), here), name="%")
