@@ -61,7 +61,8 @@ def call_shapes(operators: Sequence[Operator]) -> CallShapes:
     by_operator = prompts(operators)
     tree, waits = PromptTree(by_operator), llm_needs(operators)
     answers = answers_bytes(operators)
-    labels = {label for each in by_operator.values() for label in _labels(each)}
+    pieces = (each for prompt in by_operator.values() for each in prompt)
+    labels = {each.label for each in pieces if isinstance(each, Hole | Computed)}
     holes = dict.fromkeys(labels, COLUMN_TOKENS * BYTES_PER_TOKEN) | answers
     numbers = {node: at for at, (node, _) in enumerate(tree.nodes())}
     calls, varies, static = {}, {}, {}
@@ -86,10 +87,8 @@ def answers_bytes(operators: Sequence[Operator]) -> dict[str, int]:
 
 def fixed(pieces: Sequence[Piece]) -> int:
     """Return the number of leading pieces that are the same for every row."""
-    for at, each in enumerate(pieces):
-        if isinstance(each, Hole | Computed):
-            return at
-    return len(pieces)
+    unknown = (at for at, each in enumerate(pieces) if isinstance(each, Hole | Computed))
+    return next(unknown, len(pieces))
 
 
 def llm_needs(operators: Sequence[Operator]) -> dict[str, tuple[str, ...]]:
@@ -150,7 +149,3 @@ def _segments(
                 tokens = (end + size) // BYTES_PER_TOKEN - end // BYTES_PER_TOKEN
                 yield PromptSegment(f"{numbers[node]}{suffix}", tokens)
                 end += size
-
-
-def _labels(prompt: Prompt) -> Iterator[str]:
-    return (each.label for each in prompt if isinstance(each, Hole | Computed))

@@ -37,10 +37,10 @@ from kairos.workflows.compile.operators import (
 )
 from kairos.workflows.compile.references import (
     inner_arguments,
+    named_in,
     needs,
     own_arguments,
     placeholders,
-    referred,
 )
 from kairos.workflows.compile.retrieval import arguments_of
 
@@ -57,7 +57,7 @@ def check(declaration: Declaration) -> None:
         check_params(each)
         check_templates(each)
     _check_groups(declaration)
-    _check_effects(declaration)
+    _effects_wanted(operators, outputs_need(declaration.outputs))
 
 
 def every_operator(operators: Iterable[Operator]) -> Iterator[Operator]:
@@ -91,7 +91,7 @@ def _check_scope(operators: Sequence[Operator], around: frozenset[str], *, depth
     for each in operators:
         if depth and isinstance(each.params, Input | Group):
             raise InvalidFlow(each.name, f"an operator of kind {each.kind} cannot be in a body")
-        for name in (*each.after, *_named(own_arguments(each))):
+        for name in (*each.after, *named_in(own_arguments(each))):
             _check_known(each.name, name, seen)
         if not isinstance(each.params, Loop | MapOver):
             continue
@@ -100,14 +100,9 @@ def _check_scope(operators: Sequence[Operator], around: frozenset[str], *, depth
         if not each.body:
             raise InvalidFlow(each.name, "its body has no operator", key="body")
         inner = seen | {*placeholders(each)}
-        for name in _named(inner_arguments(each)):
+        for name in named_in(inner_arguments(each)):
             _check_known(each.name, name, inner | {body.name for body in each.body})
         _check_scope(each.body, inner, depth=depth + 1)
-
-
-def _named(arguments: Iterable[object]) -> Iterator[str]:
-    for argument in arguments:
-        yield from (each.operator for each in referred(argument))  # type: ignore[arg-type]
 
 
 def _check_known(operator: str | None, name: str, seen: frozenset[str]) -> None:
@@ -132,7 +127,7 @@ def _check_outputs(declaration: Declaration) -> None:
                 key="outputs",
             )
         columns.add(output.column)
-        for name in _named([output.value]):
+        for name in named_in([output.value]):
             try:
                 _check_known(None, name, seen)
             except InvalidFlow as error:
@@ -165,10 +160,6 @@ def _check_groups(declaration: Declaration) -> None:
         )
 
 
-def _check_effects(declaration: Declaration) -> None:
-    _effects_wanted(declaration.operators, outputs_need(declaration.outputs))
-
-
 def _effects_wanted(operators: Sequence[Operator], named: Iterable[str]) -> None:
     wanted = ancestors(operators, named)
     for each in operators:
@@ -179,7 +170,7 @@ def _effects_wanted(operators: Sequence[Operator], named: Iterable[str]) -> None
                 "name it in `after` of an operator that must follow it",
             )
         if each.body:
-            _effects_wanted(each.body, _named(inner_arguments(each)))
+            _effects_wanted(each.body, named_in(inner_arguments(each)))
 
 
 MOST_RETRIES = 10

@@ -205,19 +205,9 @@ def schedule(
                 )
             )
             states[device] = after(work, state, timing.ends_at)
-        ended[work.name] = together(shares)
+        ended[work.name] = WorkTiming(
+            min(each.begins_at for each in shares),
+            min(each.first_at for each in shares),
+            max(each.ends_at for each in shares),
+        )
     return DevicePlan(devices=devices, phases=tuple(phases))
-
-
-def together(shares: Sequence[WorkTiming]) -> WorkTiming:
-    """Return the times of all shares together: it ends with the last, and begins with the first."""
-    return WorkTiming(
-        min(each.begins_at for each in shares),
-        min(each.first_at for each in shares),
-        max(each.ends_at for each in shares),
-    )
-
-
-def share(calls: int, part: int, of: int) -> range:
-    """Return the calls of a part: parts are disjoint, and differ by at most one call."""
-    return range(calls * part // of, calls * (part + 1) // of)

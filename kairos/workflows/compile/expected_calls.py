@@ -18,6 +18,7 @@ from kairos.workflows.compile.fluid_engine import FluidCall
 from kairos.workflows.compile.gates import gates
 from kairos.workflows.compile.invalid import OperatorFailed
 from kairos.workflows.compile.operators import (
+    Asking,
     Branch,
     Chunking,
     Data,
@@ -36,7 +37,7 @@ from kairos.workflows.compile.operators import (
 )
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.compile.prompt_marks import PromptMarker, PromptMarks
-from kairos.workflows.compile.references import needs, own_arguments
+from kairos.workflows.compile.references import needs, own_arguments, placeholders
 from kairos.workflows.compile.retrieval import chunked
 from kairos.workflows.compile.unknown_values import (
     Unknown,
@@ -114,11 +115,15 @@ class _Walk:
 
     def _scope(self, operators: Sequence[Operator], values: dict[str, object], place: str) -> None:
         for each in operators:
-            if isinstance(each.params, Group):
+            params, node = each.params, f"{place}.{each.name}"
+            if isinstance(params, Group) or any(n not in values for n in self._needs[each.name]):
                 continue
-            if any(name not in values for name in self._needs[each.name]):
-                continue
-            value = self._value(each, values, f"{place}.{each.name}")
+            if isinstance(params, Loop):
+                value = self._loop(each, params, values, node)
+            elif isinstance(params, MapOver):
+                value = self._map(each, params, values, node)
+            else:
+                value = self._value(each, values, node)
             if value is not _NOTHING:
                 values[each.name] = value
 
@@ -130,6 +135,9 @@ class _Walk:
             return params.value
         inputs = {name: given(arg, values) for name, arg in operator.inputs.items()}
         waits = frozenset().union(*(after_of(values[name]) for name in self._needs[operator.name]))
+        if isinstance(params, Asking):
+            gating = (after_of(values.get(name)) for name in self._gates[operator.name])
+            waits = waits.union(*gating)
         try:
             if isinstance(params, Format):
                 pieces = filled(params.template, inputs)
@@ -138,38 +146,25 @@ class _Walk:
             if isinstance(params, Chunking) and is_known(inputs["text"]):
                 return chunked(params, inputs["text"])
             if isinstance(params, Generation):
-                gating = [after_of(values.get(name)) for name in self._gates[operator.name]]
-                return self._call(operator, params, inputs, waits.union(*gating))
+                return self._call(operator, params, inputs, waits)
         except OperatorFailed:
             return _NOTHING
         if isinstance(params, RegisteredCall | Processing):
-            gating = [after_of(values.get(name)) for name in self._gates[operator.name]]
             processor = kind_of(params) if isinstance(params, Processing) else ""
-            waits = self._function(operator, inputs, waits.union(*gating), processor)
+            waits = self._function(operator, inputs, waits, processor)
         if isinstance(params, Filter | Branch):
             chosen = [given(each, values) for each in own_arguments(operator)]
             cases = [each for each in chosen if each is not None]
             texts = [each for each in cases if isinstance(each, Unknown) and each.pieces]
             return Unknown((texts or [Unknown(())])[0].pieces, waits)
-        if isinstance(params, Loop | MapOver):
-            return self._repeated(operator, params, values, place)
         return Unknown((UnknownText(place, EXPECTED_COMPLETION_TOKENS),), waits)
-
-    def _repeated(
-        self, operator: Operator, params: Loop | MapOver, values: dict[str, object], place: str
-    ) -> object:
-        if isinstance(params, Loop):
-            return self._loop(operator, params, values, place)
-        return self._map(operator, params, values, place)
 
     def _loop(
         self, operator: Operator, params: Loop, values: dict[str, object], place: str
     ) -> object:
         state = given(params.start, values)
-        rounds = self._times(operator, place, params.max_rounds)
-        for number in range(rounds):
-            inner = dict(values)
-            inner[f"{operator.name}.state"], inner[f"{operator.name}.round"] = state, number
+        for number in range(self._times(operator, place, params.max_rounds)):
+            inner = {**values, **dict(zip(placeholders(operator), (state, number), strict=True))}
             self._scope(params.body, inner, f"{place}.{number}")
             state = given(params.result, inner)
         return state
@@ -194,8 +189,7 @@ class _Walk:
             ]
         results = []
         for number, item in enumerate(items):
-            inner = dict(values)
-            inner[f"{operator.name}.item"], inner[f"{operator.name}.index"] = item, number
+            inner = {**values, **dict(zip(placeholders(operator), (item, number), strict=True))}
             self._scope(params.body, inner, f"{place}.{number}")
             results.append(given(params.result, inner))
         return [each for each in results if each is not None]
@@ -220,13 +214,18 @@ class _Walk:
             return Unknown((), waits)
         texts = [(each.role, filled(each.template, inputs)) for each in params.messages]
         marks = self._marker.marks(texts)
-        number = self._number_of(operator, marks)
-        if number is None:
-            number = self._new(operator, params, marks, waits)
-        call = self.found.calls[number]
-        identity = f"{marks.name:x}"
-        text = UnknownText(identity, call.completion_tokens)
+        number = self._made.get((operator.name, marks.name))
+        if number is None or not self._is_merged(operator):
+            number = self._new(operator, params, marks, waits, number)
+        else:
+            self.found.merged += 1
+            self.found.joined.append((self._number, number))
+        text = UnknownText(f"{marks.name:x}", self.found.calls[number].completion_tokens)
         return Unknown((text,), frozenset([number]))
+
+    def _is_merged(self, operator: Operator) -> bool:
+        """Return whether an operator's equal calls are made once."""
+        return operator.purity == "pure" and self._plan.passes.cse
 
     def _function(
         self,
@@ -243,7 +242,7 @@ class _Walk:
         if learnt is None or learnt.time_us is None or self._chance >= learnt.rows.mean:
             return waits
         key = (operator.name, -1)
-        if operator.purity == "pure" and self._plan.passes.cse:
+        if self._is_merged(operator):
             identity = {name: self._same(each) for name, each in inputs.items()}
             if _NOTHING not in identity.values():
                 identified = msgspec.json.encode(identity, order="sorted").decode()
@@ -251,16 +250,14 @@ class _Walk:
         number = self._made.get(key)
         if number is None:
             number = len(self.found.calls)
-            took_us = max(1.0, learnt.time_us.mean)
-            after = tuple(sorted(waits))
             self.found.operators.append(operator.name)
             self.found.calls.append(
                 FluidCall(
                     row=self._number,
                     prompt_tokens=0.0,
                     completion_tokens=0.0,
-                    after=after,
-                    function_us=took_us,
+                    after=tuple(sorted(waits)),
+                    function_us=max(1.0, learnt.time_us.mean),
                     processor=processor,
                 )
             )
@@ -277,24 +274,16 @@ class _Walk:
             return {"after": after}
         return _NOTHING
 
-    def _number_of(self, operator: Operator, marks: PromptMarks) -> int | None:
-        if operator.purity != "pure" or not self._plan.passes.cse:
-            return None
-        number = self._made.get((operator.name, marks.name))
-        if number is not None:
-            self.found.merged += 1
-            self.found.joined.append((self._number, number))
-        return number
-
     def _new(
         self,
         operator: Operator,
         params: Generation,
         marks: PromptMarks,
         waits: frozenset[int],
+        equal: int | None,
     ) -> int:
+        """Add a call. `equal`: one with the same prompt, whose answer is as long."""
         number = len(self.found.calls)
-        equal = self._made.get((operator.name, marks.name))
         if equal is None:
             answer_tokens = self._answer_tokens(operator.name, params)
         else:

@@ -13,7 +13,7 @@ from kairos.workflows.compile.batches import batch_of
 from kairos.workflows.compile.call_shapes import answers_bytes, fixed
 from kairos.workflows.compile.device_work import DevicePlan, LoadTime, OperatorWork
 from kairos.workflows.compile.forecast import FlowForecast, forecast_lines
-from kairos.workflows.compile.operators import Asking, Loop, MapOver, Operator, Reference
+from kairos.workflows.compile.operators import Asking, Loop, MapOver, Operator
 from kairos.workflows.compile.passes.decoding import PartialDecode
 from kairos.workflows.compile.passes.static_prefixes import StaticPrefix
 from kairos.workflows.compile.pipeline import Plan
@@ -101,7 +101,7 @@ def explain_plan(
         passes=passes,
         columns=plan.columns,
         outputs=plan.outputs,
-        collapsed={name: _written(given) for name, given in plan.collapsed.items()},
+        collapsed={name: given.label for name, given in plan.collapsed.items()},
         pruned=plan.pruned,
         freed=dict(plan.freed),
         merged=dict(plan.merged),
@@ -159,10 +159,6 @@ def _of_passes(explained: ExplainedPlan) -> Iterator[str]:
         maps = ", ".join(streamed.maps)
         by = "" if streamed.parser is None else f" (found by {streamed.parser})"
         yield f"streamed: {streamed.operator}, whose items{by} go to {maps} as they are finished"
-
-
-def _written(given: Reference) -> str:
-    return ".".join(map(str, (given.operator, *given.path)))
 
 
 def _line(each: ExplainedOperator) -> str:

@@ -8,6 +8,7 @@ earlier call on the instance left, as long as memory lasts.
 
 import heapq
 import math
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from itertools import pairwise
@@ -118,14 +119,9 @@ class FluidInstance:
     def needs(self, call: FluidCall) -> float:
         """Return the memory that a call needs, less the prompt tokens held by other calls."""
         prefixes, users = call.prefixes, self._users
-        low, high = 0, len(prefixes)  # a call holds all prefixes before one that it holds
-        while low < high:
-            middle = (low + high) // 2
-            if prefixes[middle][0] in users:
-                low = middle + 1
-            else:
-                high = middle
-        return call.holds - (prefixes[low - 1][1] if low else 0.0)
+        # A call holds all prefixes before one that it holds.
+        held = bisect_right(prefixes, False, key=lambda each: each[0] not in users)
+        return call.holds - (prefixes[held - 1][1] if held else 0.0)
 
     def hold(self, call: FluidCall) -> None:
         """Reserve a call's memory."""

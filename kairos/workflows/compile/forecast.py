@@ -9,6 +9,7 @@ from the means. The order is the one a run would use. Operators after a group ar
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from statistics import fmean
 
 import msgspec
 
@@ -137,7 +138,9 @@ def with_text_tokens(profile: FlowProfile, plan: Plan, rows: Rows) -> FlowProfil
         if not call.function_us:
             tokens.setdefault(name, []).append(call.prompt_tokens)
     operators = {
-        name: msgspec.structs.replace(each, text_tokens=_mean(tokens.get(name)))
+        name: msgspec.structs.replace(
+            each, text_tokens=fmean(tokens[name]) if name in tokens else None
+        )
         for name, each in profile.operators.items()
     }
     return msgspec.structs.replace(profile, operators=operators)
@@ -223,7 +226,3 @@ def _factor(of: Interval | None, end: str) -> float:
 
 def _interval(mean: float, low: float, high: float) -> Interval:
     return Interval(mean, min(low, mean), max(high, mean))
-
-
-def _mean(values: Sequence[float] | None) -> float | None:
-    return sum(values) / len(values) if values else None

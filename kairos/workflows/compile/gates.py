@@ -11,8 +11,8 @@ from itertools import chain
 
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.graph import ancestors
-from kairos.workflows.compile.operators import Argument, Branch, Declaration, Filter, Operator
-from kairos.workflows.compile.references import needs, own_arguments, referred
+from kairos.workflows.compile.operators import Branch, Declaration, Filter, Operator
+from kairos.workflows.compile.references import named_in, needs, own_arguments
 
 
 def gates(declaration: Declaration) -> Mapping[str, tuple[str, ...]]:
@@ -21,17 +21,14 @@ def gates(declaration: Declaration) -> Mapping[str, tuple[str, ...]]:
     Operators must be in an order of dependencies.
     """
     asked: dict[str, list[tuple[str, ...]]] = {}
-    for output in declaration.outputs:
-        for each in referred(output.value):
-            asked.setdefault(each.operator, []).append(())
+    for name in named_in(output.value for output in declaration.outputs):
+        asked.setdefault(name, []).append(())
     found: dict[str, tuple[str, ...]] = {}
     for operator in reversed(declaration.operators):
         ways = asked.get(operator.name, [()])
         found[operator.name] = tuple(dict.fromkeys(chain(*ways))) if all(ways) else ()
         chosen = _chosen(operator)
-        deciding = tuple(
-            each.operator for arg in operator.inputs.values() for each in referred(arg)
-        )
+        deciding = tuple(named_in(operator.inputs.values()))
         for name in needs(operator):
             is_case = name in chosen and name not in deciding
             way = (*found[operator.name], *deciding) if is_case else found[operator.name]
@@ -44,12 +41,7 @@ def _chosen(operator: Operator) -> set[str]:
     if not isinstance(operator.params, Branch | Filter):
         return set()
     inputs = list(operator.inputs.values())
-    return {
-        each.operator
-        for argument in own_arguments(operator)
-        if argument not in inputs
-        for each in referred(argument)
-    }
+    return {*named_in(each for each in own_arguments(operator) if each not in inputs)}
 
 
 def certain(operators: Sequence[Operator], wanted: Iterable[str]) -> frozenset[str]:
@@ -57,16 +49,9 @@ def certain(operators: Sequence[Operator], wanted: Iterable[str]) -> frozenset[s
 
     Only needed values count, not `after`.
     """
-    return ancestors(
-        operators,
-        wanted,
-        lambda each: (to.operator for given in certain_arguments(each) for to in referred(given)),
-    )
 
+    def always_needed(operator: Operator) -> Iterator[str]:
+        is_choice = isinstance(operator.params, Branch | Filter)
+        return named_in(operator.inputs.values() if is_choice else own_arguments(operator))
 
-def certain_arguments(operator: Operator) -> Iterator[Argument]:
-    """Yield the arguments that an operator always needs."""
-    if isinstance(operator.params, Branch | Filter):
-        yield from operator.inputs.values()
-    else:
-        yield from own_arguments(operator)
+    return ancestors(operators, wanted, always_needed)

@@ -5,7 +5,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from kairos.workflows.compile.invalid import InvalidFlow
 from kairos.workflows.compile.operators import Argument, Group, Input, Operator, Output
-from kairos.workflows.compile.references import needs, referred
+from kairos.workflows.compile.references import named_in, needs
 
 
 def in_order(operators: Sequence[Operator]) -> tuple[Operator, ...]:
@@ -57,9 +57,7 @@ def ancestors(
 
 
 def outputs_need(outputs: Iterable[Output]) -> tuple[str, ...]:
-    return tuple(
-        dict.fromkeys(each.operator for output in outputs for each in referred(output.value))
-    )
+    return tuple(dict.fromkeys(named_in(output.value for output in outputs)))
 
 
 def varying(operators: Sequence[Operator]) -> Mapping[str, str]:
@@ -80,7 +78,7 @@ def varying(operators: Sequence[Operator]) -> Mapping[str, str]:
 
 def varies_by(arguments: Iterable[Argument], found: Mapping[str, str]) -> str:
     """Return by what arguments vary, as `varying` does for operators."""
-    return _together(found[each.operator] for arg in arguments for each in referred(arg))
+    return _together(found[name] for name in named_in(arguments))
 
 
 def _together(parts: Iterable[str]) -> str:

@@ -42,6 +42,10 @@ class Reference(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     operator: str
     path: Path = ()
 
+    @property
+    def label(self) -> str:
+        return ".".join(map(str, (self.operator, *self.path)))
+
 
 class References(msgspec.Struct, frozen=True, tag=True):
     """List of operators' values, without absent ones."""

@@ -37,7 +37,7 @@ from kairos.workflows.compile.operators import (
     References,
 )
 from kairos.workflows.compile.pipeline import Plan
-from kairos.workflows.compile.references import needs, referred
+from kairos.workflows.compile.references import named_in, needs, referred
 from kairos.workflows.compile.retrieval import chunked
 from kairos.workflows.compile.templates import Opaque, Static, template
 from kairos.workflows.compile.values import Missing, as_text, part
@@ -150,7 +150,9 @@ class _Row:
     def size(self, texts: int) -> int:
         size = self._sizes.get(texts)
         if size is None:
-            size = self._sizes[texts] = _size(self._texts[texts], self.values)
+            of = self._texts[texts]
+            value = _value(of.part, self.values)
+            size = self._sizes[texts] = _spread(value, ()) if of.spread else _text_bytes(value)
         return size
 
 
@@ -304,9 +306,7 @@ class _Flow:
         return frozenset(found)
 
     def _is_known(self, operator: Operator) -> bool:
-        arguments = operator.inputs.values()
-        asked = (each.operator for argument in arguments for each in referred(argument))
-        return not any(name in self._symbols for name in asked)
+        return not any(name in self._symbols for name in named_in(operator.inputs.values()))
 
     def _leading(self, operator: Operator) -> Iterator[int]:
         """Yield the parts that an operator uses; of columns the ones that templates name."""
@@ -317,7 +317,7 @@ class _Flow:
         for _, source in templates_of(operator):
             for use in template(source).uses:
                 argument = operator.inputs[use.name]
-                asked = (each.operator in self._symbols for each in referred(argument))
+                asked = (name in self._symbols for name in named_in([argument]))
                 if isinstance(argument, References) and any(asked):
                     for each in argument.each:
                         yield from self._of(each, ())
@@ -394,12 +394,6 @@ def _value(of: _Part, values: Mapping[str, object]) -> object:
         return part(_given(of.argument, values), of.path)
     except Missing:
         return None
-
-
-def _size(texts: _Texts, values: Mapping[str, object]) -> int:
-    """Return the size in bytes."""
-    value = _value(texts.part, values)
-    return _spread(value, ()) if texts.spread else _text_bytes(value)
 
 
 def _spread(value: object, path: Path) -> int:

@@ -38,10 +38,10 @@ from kairos.workflows.compile.passes.decoding import PartialDecode
 from kairos.workflows.compile.passes.prefill import PartialPrefill
 from kairos.workflows.compile.references import (
     inner_arguments,
+    named_in,
     needs,
     own_arguments,
     placeholders,
-    referred,
 )
 
 Kind = Literal[
@@ -199,7 +199,7 @@ class _Making:
             tails[each.name] = self._operator(each, node, waits, tails)
 
     def tails(self, arguments: Iterable[Argument], tails: Mapping[str, Names]) -> Names:
-        return _joined(*(tails[each.operator] for arg in arguments for each in referred(arg)))
+        return _joined(*(tails[name] for name in named_in(arguments)))
 
     def _operator(
         self, operator: Operator, node: str, waits: Names, tails: dict[str, Names]
@@ -263,7 +263,7 @@ class _Making:
         self, operator: Operator, params: MapOver, node: str, waits: Names, tails: dict[str, Names]
     ) -> Names:
         """Add a map; streamed lists pass on their items before they end."""
-        listed = [each.operator for each in referred(params.over)]
+        listed = [*named_in([params.over])]
         begins = waits
         if len(listed) == 1 and listed[0] in self._partial:
             early = {each.name: each.inputs for each in self.found if each.kind == "Decode"}
@@ -302,11 +302,8 @@ class _Making:
 
     def _size(self, arguments: Iterable[Argument]) -> int:
         """Return the length of the longest list among the arguments."""
-        found = [1]
-        for each in arguments:
-            lists = (self._items.get(one.operator, 1) for one in referred(each))
-            found.append(sum(lists))
-        return max(found)
+        sizes = (sum(self._items.get(name, 1) for name in named_in([each])) for each in arguments)
+        return max((1, *sizes))
 
     def _add(
         self,

@@ -7,6 +7,7 @@ prompts may share less than they could, never wrongly more.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -20,6 +21,7 @@ from kairos.workflows.compile.operators import (
     Reference,
     References,
 )
+from kairos.workflows.compile.references import referred
 from kairos.workflows.compile.templates import Opaque, Segment, Static, template
 from kairos.workflows.compile.values import Missing, as_text, part
 
@@ -62,13 +64,7 @@ class Hole(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def label(self) -> str:
-        named = [".".join(map(str, (each.operator, *each.path))) for each in self.references]
-        return ", ".join(named)
-
-    @property
-    def references(self) -> tuple[Reference, ...]:
-        each = self.filled_by
-        return each.each if isinstance(each, References) else (each,)
+        return ", ".join(each.label for each in referred(self.filled_by))
 
 
 class Computed(msgspec.Struct, frozen=True, tag=True):
@@ -151,17 +147,11 @@ def _constant(value: object, path: tuple[str | int, ...]) -> Prompt:
 def joined(pieces: Iterator[Piece] | Sequence[Piece]) -> Prompt:
     """Return the prompt with adjacent texts joined."""
     found: list[Piece] = []
-    texts: list[str] = []
-    for piece in pieces:
-        if isinstance(piece, Text):
-            texts.append(piece.text)
-            continue
-        if any(texts):
-            found.append(Text("".join(texts)))
-        texts = []
-        found.append(piece)
-    if any(texts):
-        found.append(Text("".join(texts)))
+    for is_text, group in groupby(pieces, lambda each: isinstance(each, Text)):
+        if not is_text:
+            found += group
+        elif text := "".join(each.text for each in group if isinstance(each, Text)):
+            found.append(Text(text))
     return tuple(found)
 
 

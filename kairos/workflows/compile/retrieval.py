@@ -71,12 +71,8 @@ def settings(params: Processing) -> dict[str, object]:
 
 def is_passing(params: Params) -> bool:
     """Return whether its values are large and only searched: vectors, a row's collection."""
-    return isinstance(params, Embedding) or is_of_row(params)
-
-
-def is_of_row(params: Params) -> bool:
-    """Return whether it makes a collection of this row only."""
-    return isinstance(params, Ingest) and params.collection is None
+    is_of_row = isinstance(params, Ingest) and params.collection is None
+    return is_of_row or isinstance(params, Embedding)
 
 
 def vectors_bytes(value: object) -> int:

@@ -7,6 +7,7 @@ templates; opaque ones are shared less, never wrongly.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain, groupby
 
 import msgspec
 from jinja2 import Template as JinjaTemplate
@@ -248,19 +249,13 @@ def _segments(tree: nodes.Template) -> Iterator[Segment]:
 
 def _grouped(tree: nodes.Template) -> Iterator[list[nodes.Node]]:
     """Yield the nodes of each segment: adjacent texts are one."""
-    texts: list[nodes.Node] = []
-    for statement in tree.body:
-        for node in statement.nodes if isinstance(statement, nodes.Output) else [statement]:
-            if isinstance(node, nodes.TemplateData):
-                if node.data:
-                    texts.append(node)
-                continue
-            if texts:
-                yield texts
-                texts = []
-            yield [node]
-    if texts:
-        yield texts
+    statements = (each.nodes if isinstance(each, nodes.Output) else [each] for each in tree.body)
+    kept = (
+        each for each in chain(*statements) if not isinstance(each, nodes.TemplateData) or each.data
+    )
+    for is_text, group in groupby(kept, lambda each: isinstance(each, nodes.TemplateData)):
+        found = [*group]
+        yield from [found] if is_text else ([each] for each in found)
 
 
 def _statements(group: Sequence[nodes.Node]) -> Iterator[nodes.Node]:

@@ -11,7 +11,7 @@ bytes. An operator is a leaf by its name, even if others end there, too.
 
 from collections.abc import Iterator, Mapping
 
-from kairos.workflows.compile.prompts import Computed, Hole, Piece, Prompt, Speaker, Text, joined
+from kairos.workflows.compile.prompts import Computed, Hole, Piece, Prompt, Speaker, Text
 
 
 class PrefixNode:
@@ -43,20 +43,12 @@ class PromptTree:
         for operator, prompt in prompts.items():
             self._add(operator, prompt)
 
-    @property
-    def operators(self) -> tuple[str, ...]:
-        return tuple(self._leaf)
-
     def path(self, operator: str) -> tuple[PrefixNode, ...]:
         """Return the nodes of an operator's prompt, from its beginning."""
         found = [self._leaf[operator]]
         while (before := found[-1].before) is not None:
             found.append(before)
         return tuple(reversed(found))[1:]
-
-    def prompt(self, operator: str) -> Prompt:
-        """Return an operator's prompt, as it was put in."""
-        return joined([piece for node in self.path(operator) for piece in node.pieces])
 
     def nodes(self) -> Iterator[tuple[PrefixNode, int]]:
         """Yield all nodes but the root, each before its children, with its depth."""
@@ -114,10 +106,8 @@ def _rest(text: Text, taken: int, behind: Prompt) -> Prompt:
 
 
 def _same_characters(a: str, b: str) -> int:
-    for at, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return at
-    return min(len(a), len(b))
+    differ = (at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    return next(differ, min(len(a), len(b)))
 
 
 def _key(piece: Piece) -> object:

@@ -48,15 +48,17 @@ def filled(prompt, values):
 @given(TEMPLATES, ROLES, ROWS, st.text(max_size=5))
 def test_e5_a_leafs_path_is_its_rendered_template(sources, roles, row, answer):
     declaration = declared(sources, roles)
-    tree, values = PromptTree(prompts(declaration.operators)), {"row": row, "said": answer}
+    by_operator, values = prompts(declaration.operators), {"row": row, "said": answer}
+    tree = PromptTree(by_operator)
     for operator in declaration.operators:
-        if operator.name not in tree.operators:
+        if operator.name not in by_operator:
             continue
         rendered = "".join(
             f"\0{each.role}\0{template(each.template).render(values)}"
             for each in operator.params.messages
         )
-        assert filled(tree.prompt(operator.name), values) == rendered
+        path = [piece for node in tree.path(operator.name) for piece in node.pieces]
+        assert filled(path, values) == rendered
 
 
 @given(
@@ -70,8 +72,8 @@ def test_e5_what_two_leaves_share_is_what_their_prompts_begin_with_by_brute_forc
     operators = declared(sources, roles).operators
     by_operator = prompts(operators)
     tree = PromptTree(by_operator)
-    for one in tree.operators:
-        for other in tree.operators:
+    for one in by_operator:
+        for other in by_operator:
             nodes = common(tree.path(one), tree.path(other))
             shared = sum(size_bytes(piece, holes) for node in nodes for piece in node.pieces)
             units = common(characters(by_operator[one]), characters(by_operator[other]))

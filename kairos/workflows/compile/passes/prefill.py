@@ -38,7 +38,7 @@ from kairos.workflows.compile.operators import (
     Reference,
 )
 from kairos.workflows.compile.prompts import beginning
-from kairos.workflows.compile.references import needs, placeholders, referred
+from kairos.workflows.compile.references import named_in, needs, placeholders
 from kairos.workflows.compile.template_language import TemplateWork
 from kairos.workflows.compile.templates import Opaque, Slot, Static, template
 
@@ -178,8 +178,7 @@ class _Finding:
         costs = self._latencies
         left_us = (longer.tokens - part.tokens) * costs.prefill_token_us
         waits, longer_waits = (
-            self._asked_of(e.operator for arg in each.inputs.values() for e in referred(arg))
-            for each in (part, longer)
+            self._asked_of(named_in(each.inputs.values())) for each in (part, longer)
         )
         return waits < longer_waits and left_us >= costs.call_us
 
@@ -211,11 +210,10 @@ class _Finding:
         missing: _Segment,
     ) -> frozenset[str]:
         """Return the calls that the missing part waits for, and the known part does not."""
-        known = {e.operator for arg in inputs.values() for e in referred(arg)}
         waits = _waits(llm, missing)
         if not waits <= self._asked.keys():  # the body waits for all values from around it
             waits |= set(self._needs[around.name])
-        return self._asked_of(waits) - self._asked_of(known)
+        return self._asked_of(waits) - self._asked_of(named_in(inputs.values()))
 
     def _asked_of(self, names: Iterable[str]) -> frozenset[str]:
         nothing: frozenset[str] = frozenset()
@@ -257,7 +255,7 @@ def _names(segment: _Segment) -> Sequence[str]:
 
 def _waits(llm: Operator, segment: _Segment) -> set[str]:
     """Return the operators whose values a segment needs; some may be in the body."""
-    return {each.operator for name in _names(segment) for each in referred(llm.inputs[name])}
+    return {*named_in(llm.inputs[name] for name in _names(segment))}
 
 
 def _places(messages: Sequence[MessageTemplate]) -> Iterator[_Place]:

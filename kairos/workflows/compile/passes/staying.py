@@ -8,6 +8,7 @@ that stays is not sent there at all, since it is of no use to it.
 from collections.abc import Iterator
 
 from kairos.workflows.compile.check import every_operator
+from kairos.workflows.compile.graph import outputs_need
 from kairos.workflows.compile.operators import (
     Aggregate,
     Argument,
@@ -29,16 +30,12 @@ def staying(declaration: Declaration) -> frozenset[str]:
     way of a map's items and an aggregate.
     """
     operators = list(every_operator(declaration.operators))
-    able = {each.name for each in operators if _may_stay(each)}
+    able = {e.name for e in operators if is_passing(e.params) and e.on_error != "default"}
     left = able | {each.name for each in operators if isinstance(each.params, Aggregate | MapOver)}
-    left -= {one.operator for each in declaration.outputs for one in referred(each.value)}
+    left.difference_update(outputs_need(declaration.outputs))
     while needed := left & {name for each in operators for name in _read_by(each, left)}:
         left -= needed
     return frozenset(left & able)
-
-
-def _may_stay(operator: Operator) -> bool:
-    return is_passing(operator.params) and operator.on_error != "default"
 
 
 def _read_by(operator: Operator, left: set[str]) -> Iterator[str]:

@@ -17,7 +17,6 @@ from kairos.workflows.compile.device_work import (
     LoadTime,
     OperatorWork,
     schedule,
-    share,
 )
 from kairos.workflows.compile.placement import place_operators
 from kairos.workflows.compile.placement_baselines import (
@@ -163,13 +162,6 @@ def test_h4_whenever_an_operator_is_shared_it_is_heavy():
                 assert work.run_us[0] > LOADS[work.model].load_us
                 shared += 1
     assert shared > 10
-
-
-@given(st.integers(0, 5_000), st.integers(1, 64))
-def test_h4_each_row_is_in_the_share_of_exactly_one_device(calls, parts):
-    shares = [share(calls, part, parts) for part in range(parts)]
-    assert [row for each in shares for row in each] == list(range(calls))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_h4_of_an_operator_that_is_shared_every_part_is_placed_once():

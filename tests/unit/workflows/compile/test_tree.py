@@ -57,7 +57,6 @@ def test_e5_texts_part_within_and_an_operator_may_end_where_others_go_on():
     assert shape(tree.root)[2] == [
         ((USER, Text("ab")), ["short", "same"], [((Text("cd"), QUESTION), ["long"], [])])
     ]
-    assert tree.prompt("long") == (USER, Text("abcd"), QUESTION)
 
 
 def test_formats_data_and_constants_are_part_of_the_text_and_who_speaks_parts_prompts():
