@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from kairos.core import BYTES_PER_TOKEN, EXPECTED_COMPLETION_TOKENS
-from kairos.workflows.compile.check import every_operator
+from kairos.workflows.compile.check import llm_operators
 from kairos.workflows.compile.operators import Generation, Operator
 from kairos.workflows.compile.prompts import Computed, Hole, Piece, Prompt, prompts
 from kairos.workflows.compile.references import needs
@@ -79,9 +79,8 @@ def call_shapes(operators: Sequence[Operator]) -> CallShapes:
 def answers_bytes(operators: Sequence[Operator]) -> dict[str, int]:
     """Return the maximum length in bytes of each LLM operator's answer."""
     return {
-        each.name: BYTES_PER_TOKEN * (each.params.max_tokens or EXPECTED_COMPLETION_TOKENS)
-        for each in every_operator(operators)
-        if isinstance(each.params, Generation)
+        name: BYTES_PER_TOKEN * (each.max_tokens or EXPECTED_COMPLETION_TOKENS)
+        for name, each in llm_operators(operators).items()
     }
 
 

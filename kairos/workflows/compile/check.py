@@ -44,6 +44,8 @@ from kairos.workflows.compile.references import (
 )
 from kairos.workflows.compile.retrieval import arguments_of
 
+_NAMES = "a name begins with a letter and has letters, digits and _ alone, 64 at most"
+
 
 def check(declaration: Declaration) -> None:
     """Raise InvalidFlow if the workflow cannot be run; the message says what would be right."""
@@ -67,15 +69,21 @@ def every_operator(operators: Iterable[Operator]) -> Iterator[Operator]:
         yield from every_operator(each.body)
 
 
+def llm_operators(operators: Iterable[Operator]) -> dict[str, Generation]:
+    """Return the parameters of LLM operators, also in bodies, by name."""
+    return {
+        each.name: each.params
+        for each in every_operator(operators)
+        if isinstance(each.params, Generation)
+    }
+
+
 def _check_names(operators: Sequence[Operator]) -> None:
     seen: set[str] = set()
     for each in every_operator(operators):
         name = each.name
         if not re.match(NAME, name):
-            raise InvalidFlow(
-                name[:100],
-                "a name begins with a letter and has letters, digits and _ alone, 64 at most",
-            )
+            raise InvalidFlow(name[:100], _NAMES)
         if name in RESERVED:
             raise InvalidFlow(name, f"this name has a meaning of its own in templates: {name}")
         if name in seen:
@@ -226,8 +234,7 @@ def _check_generation(operator: Operator, params: Generation) -> None:
     if len(params.stop) > 16 or not all(1 <= len(each) <= 256 for each in params.stop):
         raise InvalidFlow(operator.name, "16 texts of 1 to 256 characters at most", key="stop")
     _check_model(operator, params.model)
-    if params.schema is not None:
-        _check_json(operator, "schema", params.schema)
+    _check_json(operator, "schema", params.schema)
 
 
 def _check_retrieval(operator: Operator, params: Chunking | Processing) -> None:
@@ -242,11 +249,7 @@ def _check_retrieval(operator: Operator, params: Chunking | Processing) -> None:
         _check_model(operator, params.model)
     name = params.collection if isinstance(params, Ingest | Search) else None
     if name is not None and not re.match(NAME, name):
-        raise InvalidFlow(
-            operator.name,
-            "a name begins with a letter and has letters, digits and _ alone, 64 at most",
-            key="collection",
-        )
+        raise InvalidFlow(operator.name, _NAMES, key="collection")
 
 
 def _check_call(operator: Operator, params: RegisteredCall) -> None:

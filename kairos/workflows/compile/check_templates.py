@@ -24,6 +24,8 @@ from kairos.workflows.compile.templates import (
     template,
 )
 
+Language = Callable[[str], Template | Expression]
+
 
 def templates_of(operator: Operator) -> Iterator[tuple[str, str]]:
     """Yield the key and the source of each template."""
@@ -46,9 +48,17 @@ def expressions_of(operator: Operator) -> Iterator[tuple[str, str]]:
         yield "by", params.by
 
 
-def uses_of(
-    operator: str, key: str, source: str, language: Callable[[str], Template | Expression]
-) -> Uses:
+def sources_of(operator: Operator) -> Iterator[tuple[str, str, Language, Arguments]]:
+    """Yield the key, source, language and bindings of each template and expression."""
+    for key, source in templates_of(operator):
+        yield key, source, template, operator.inputs
+    for key, source in expressions_of(operator):
+        yield key, source, expression, operator.inputs
+    if isinstance(operator.params, Loop) and operator.params.until is not None:
+        yield "until", operator.params.until, expression, operator.params.until_inputs
+
+
+def uses_of(operator: str, key: str, source: str, language: Language) -> Uses:
     """Return the names that a source uses. Raises InvalidFlow: it is not in the language."""
     try:
         return language(source).uses
@@ -88,35 +98,20 @@ def check_templates(operator: Operator) -> None:
             used.
     """
     used: set[str] = set()
-    for key, source in templates_of(operator):
-        used |= _names(operator, key, source, template, operator.inputs)
-    for key, source in expressions_of(operator):
-        used |= _names(operator, key, source, expression, operator.inputs)
-    params = operator.params
-    if isinstance(params, Loop) and params.until is not None:
-        _names(operator, "until", params.until, expression, params.until_inputs)
+    for key, source, language, bound in sources_of(operator):
+        names = {use.name for use in uses_of(operator.name, key, source, language)}
+        if unbound := sorted(names - set(bound)):
+            raise InvalidFlow(
+                operator.name,
+                f"it needs '{unbound[0]}', which is not bound to anything; bound: {_listed(bound)}",
+                key=key,
+                offset=_line_of(unbound[0], source),
+            )
+        if bound is operator.inputs:
+            used |= names
     unused = [name for name in operator.inputs if name not in used]
-    if unused and not isinstance(params, Argued):
+    if unused and not isinstance(operator.params, Argued):
         raise InvalidFlow(operator.name, f"'{unused[0]}' is bound, and nothing in it uses it")
-
-
-def _names(
-    operator: Operator,
-    key: str,
-    source: str,
-    language: Callable[[str], Template | Expression],
-    bound: Arguments,
-) -> set[str]:
-    uses = {use.name for use in uses_of(operator.name, key, source, language)}
-    unbound = sorted(uses - set(bound))
-    if unbound:
-        raise InvalidFlow(
-            operator.name,
-            f"it needs '{unbound[0]}', which is not bound to anything; bound: {_listed(bound)}",
-            key=key,
-            offset=_line_of(unbound[0], source),
-        )
-    return uses
 
 
 def _line_of(name: str, source: str) -> int:

@@ -5,19 +5,16 @@ from collections.abc import Iterator
 import msgspec
 
 from kairos.workflows.compile.check import every_operator
-from kairos.workflows.compile.check_templates import expressions_of, templates_of
+from kairos.workflows.compile.check_templates import sources_of
 from kairos.workflows.compile.operators import (
     Argued,
     Argument,
-    Arguments,
     Declaration,
     Input,
     Loop,
-    Operator,
     Path,
 )
 from kairos.workflows.compile.references import inner_arguments, own_arguments, referred
-from kairos.workflows.compile.templates import NameUse, expression, template
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -50,7 +47,10 @@ def columns(declaration: Declaration) -> Columns:
 
 def _needed(declaration: Declaration) -> Iterator[tuple[str, Path, bool]]:
     for each in every_operator(declaration.operators):
-        yield from _by_templates(each)
+        for _, source, language, bindings in sources_of(each):
+            for use in language(source).uses:
+                for reference in referred(bindings[use.name]):
+                    yield reference.operator, (*reference.path, *use.path), use.optional
         bound = each.inputs.values() if isinstance(each.params, Argued) else ()
         for argument in (*list(own_arguments(each))[len(each.inputs) :], *bound):
             yield from _whole(argument)
@@ -59,22 +59,6 @@ def _needed(declaration: Declaration) -> Iterator[tuple[str, Path, bool]]:
                 yield from _whole(argument)
     for output in declaration.outputs:
         yield from _whole(output.value)
-
-
-def _by_templates(operator: Operator) -> Iterator[tuple[str, Path, bool]]:
-    for _, source in templates_of(operator):
-        yield from _used(template(source).uses, operator.inputs)
-    for _, source in expressions_of(operator):
-        yield from _used(expression(source).uses, operator.inputs)
-    params = operator.params
-    if isinstance(params, Loop) and params.until is not None:
-        yield from _used(expression(params.until).uses, params.until_inputs)
-
-
-def _used(uses: frozenset[NameUse], bound: Arguments) -> Iterator[tuple[str, Path, bool]]:
-    for use in uses:
-        for reference in referred(bound[use.name]):
-            yield reference.operator, (*reference.path, *use.path), use.optional
 
 
 def _whole(argument: Argument) -> Iterator[tuple[str, Path, bool]]:

@@ -22,7 +22,6 @@ from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.check_templates import templates_of
 from kairos.workflows.compile.expected_calls import expected_calls
 from kairos.workflows.compile.flow_profile import OperatorProfile
-from kairos.workflows.compile.operators import Generation
 from kairos.workflows.compile.order import cache_aware_order
 from kairos.workflows.compile.order_trial import STEP_TOKENS, Sample, TrialEngine, tried
 from kairos.workflows.compile.passes.order import AS_DECLARED, CallOrder, nestings, of_sequences
@@ -117,16 +116,15 @@ def _guessed(plan: Plan) -> dict[str, OperatorProfile]:
     """Return an assumed profile of each LLM operator, as no call has been answered yet."""
     always, times = Interval(1.0, 1.0, 1.0), Interval(_TIMES, _TIMES, _TIMES)
     found = {}
-    for each in every_operator(plan.declaration.operators):
-        if isinstance(each.params, Generation):
-            most = each.params.max_tokens or EXPECTED_COMPLETION_TOKENS
-            found[each.name] = OperatorProfile(
-                structure="",
-                calls=0,
-                rows=always,
-                times=times,
-                completion_deciles=tuple(most * share for share in _ANSWERS),
-            )
+    for name, each in plan.generations.items():
+        most = each.max_tokens or EXPECTED_COMPLETION_TOKENS
+        found[name] = OperatorProfile(
+            structure="",
+            calls=0,
+            rows=always,
+            times=times,
+            completion_deciles=tuple(most * share for share in _ANSWERS),
+        )
     return found
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from kairos.workflows.compile.batches import with_batches
-from kairos.workflows.compile.check import check, every_operator
+from kairos.workflows.compile.check import check, every_operator, llm_operators
 from kairos.workflows.compile.columns import Columns, columns
 from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES, Latencies
 from kairos.workflows.compile.graph import ancestors, in_order, outputs_need
@@ -81,12 +81,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def generations(self) -> dict[str, Generation]:
-        """Return the LLM operators, by name."""
-        return {
-            each.name: each.params
-            for each in every_operator(self.declaration.operators)
-            if isinstance(each.params, Generation)
-        }
+        return llm_operators(self.declaration.operators)
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -90,9 +90,9 @@ def _check_known(
         raise InvalidFlow(
             None, f"'{name[:100]}' is of no operator: write OPERATOR.PARAMETER, with one of {known}"
         )
-    if name in settable and parameter in LISTED.get(kinds[operator], ()):
-        return
     if parameter in LISTED.get(kinds[operator], ()):
+        if name in settable:
+            return
         raise InvalidFlow(
             operator, f"the flow does not list '{name[:100]}' as settable", key=parameter
         )

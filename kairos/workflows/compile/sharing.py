@@ -23,8 +23,8 @@ from kairos.workflows.compile.operators import (
 )
 from kairos.workflows.compile.references import (
     inner_arguments,
+    needs,
     own_arguments,
-    placeholders,
     referred,
 )
 
@@ -94,14 +94,13 @@ def _needed(
     operator: Operator, known: Mapping[str, Columns | None], declaration: Declaration
 ) -> Columns | None:
     """Return the columns that an operator needs; None: the whole row, or a group's values."""
-    inner = {each.name for each in every_operator((operator,))}
-    inner |= {name for each in every_operator((operator,)) for name in placeholders(each)}
+    around = needs(operator)
     inputs = {each.name for each in declaration.operators if isinstance(each.params, Input)}
     found: set[str] = set()
     for each in every_operator((operator,)):
         for argument in (*own_arguments(each), *inner_arguments(each)):
             for reference in referred(argument):
-                if reference.operator in inner:
+                if reference.operator not in around:
                     continue
                 columns = _columns(reference, inputs, known)
                 if columns is None:

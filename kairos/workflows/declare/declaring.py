@@ -138,12 +138,11 @@ class Flow:
         """
         messages: list[tuple[Role, str]] = [("system", system)] if system is not None else []
         messages += [("user", prompt)] if isinstance(prompt, str) else list(prompt)
-        heat = self._temperature if temperature is None else temperature
         params = Generation(
             messages=tuple(MessageTemplate(role, text) for role, text in messages),
             model=model or self._model,
             max_tokens=max_tokens or self._max_tokens,
-            temperature=heat,
+            temperature=self._temperature if temperature is None else temperature,
             top_p=top_p,
             seed=seed,
             stop=tuple(stop),
@@ -151,16 +150,7 @@ class Flow:
             on_cut=on_cut or self._on_cut,
             parse=parse,
         )
-        return self._add(
-            name,
-            params,
-            inputs,
-            bound,
-            after=after,
-            on_error=on_error,
-            default=default,
-            retries=retries,
-        )
+        return self._add(name, params, inputs, bound, after, on_error, default, retries)
 
     def call(
         self,
@@ -196,16 +186,7 @@ class Flow:
         params = RegisteredCall(
             function, known.purity, known.version, known.batched, batch, partial, cpus
         )
-        return self._add(
-            name,
-            params,
-            inputs,
-            bound,
-            after=after,
-            on_error=on_error,
-            default=default,
-            retries=retries,
-        )
+        return self._add(name, params, inputs, bound, after, on_error, default, retries)
 
     def filter(
         self,
@@ -337,15 +318,8 @@ class Flow:
 
         By default a batch is what `kairos profile` found best, else 16 texts.
         """
-        return self._add(
-            name,
-            Embedding(model, batch),
-            {"texts": texts},
-            after=after,
-            on_error=on_error,
-            default=default,
-            retries=retries,
-        )
+        params, inputs = Embedding(model, batch), {"texts": texts}
+        return self._add(name, params, inputs, {}, after, on_error, default, retries)
 
     def ingest(
         self,
@@ -365,15 +339,8 @@ class Flow:
         For a named collection, the value is its name (`collection`) and the `count` of passages,
         which are added `batch` at a time.
         """
-        return self._add(
-            name,
-            Ingest(collection, batch),
-            {"texts": texts, "vectors": vectors},
-            after=after,
-            on_error=on_error,
-            default=default,
-            retries=retries,
-        )
+        params, inputs = Ingest(collection, batch), {"texts": texts, "vectors": vectors}
+        return self._add(name, params, inputs, {}, after, on_error, default, retries)
 
     def search(
         self,
@@ -396,15 +363,7 @@ class Flow:
         named = collection if isinstance(collection, str) else None
         if named is None:
             inputs["collection"] = collection
-        return self._add(
-            name,
-            Search(top_k, named),
-            inputs,
-            after=after,
-            on_error=on_error,
-            default=default,
-            retries=retries,
-        )
+        return self._add(name, Search(top_k, named), inputs, {}, after, on_error, default, retries)
 
     def rerank(
         self,
@@ -425,15 +384,8 @@ class Flow:
         The passages are texts, or a value of `search`; the value is a list of `text` and `score`.
         `batch` passages are ranked at a time.
         """
-        return self._add(
-            name,
-            Rerank(top_k, model, batch),
-            {"query": query, "passages": passages},
-            after=after,
-            on_error=on_error,
-            default=default,
-            retries=retries,
-        )
+        params, inputs = Rerank(top_k, model, batch), {"query": query, "passages": passages}
+        return self._add(name, params, inputs, {}, after, on_error, default, retries)
 
     def output(self, column: str, value: object) -> None:
         """Declare a column of the output table."""
@@ -444,14 +396,13 @@ class Flow:
         name: str,
         params: Params,
         inputs: Mapping[str, object] | None = None,
-        bound: Mapping[str, object] | None = None,
-        *,
+        bound: Mapping[str, object] = {},
         after: Sequence[Operand] = (),
         on_error: OnError = "fail",
         default: object = None,
         retries: int = 0,
     ) -> Operand:
-        given = {**(inputs or {}), **(bound or {})}
+        given = {**(inputs or {}), **bound}
         operator = Operator(
             name=name,
             params=params,

@@ -42,6 +42,7 @@ from kairos.workflows.declare.yaml_operators import (
     argument_of,
     bind,
     params_of,
+    scope_within,
 )
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -89,9 +90,10 @@ class _File:
         top = self._struct(FlowEntry, self._document.value, ())
         self._defaults = self._struct(Defaults, top.defaults, ("defaults",))
         try:
-            operators = self._operators(top.operators, ("operators",), Scope(top.operators))
+            scope = {name: name for name in top.operators}
+            operators = self._operators(top.operators, ("operators",), scope)
             outputs = tuple(
-                Output(column, argument_of(None, "outputs", value))
+                Output(column, argument_of(None, "outputs", value, {}))
                 for column, value in top.outputs.items()
             )
             declaration = Declaration(top.flow, operators, outputs, tuple(top.settable))
@@ -113,7 +115,7 @@ class _File:
     def _operator(self, name: str, value: object, where: Where, scope: Scope) -> Operator:
         entry = self._struct(self._kind(name, value, where), value, where)
         body = getattr(entry, "body", None)
-        inner = scope.within(name, entry, body) if body is not None else scope
+        inner = scope_within(name, entry, body, scope) if body is not None else scope
         operators = self._operators(body, (*where, "body"), inner) if body is not None else ()
         params = params_of(name, entry, operators, (scope, inner), self._defaults)
         retries = getattr(entry, "retries", 0)

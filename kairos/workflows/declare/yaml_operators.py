@@ -197,28 +197,16 @@ KINDS: dict[str, type[OperatorEntry]] = {
 }
 
 
-class Scope:
-    """Meanings of names; in bodies of `state` or `item`, too."""
-
-    def __init__(self, operators: Iterable[str], around: Mapping[str, str] | None = None) -> None:
-        self._meanings = {**(around or {}), **{name: name for name in operators}}
-
-    def within(self, name: str, entry: OperatorEntry, body: Iterable[str]) -> "Scope":
-        inner = ("item", "index") if isinstance(entry, MapEntry) else ("state", "round")
-        around = self._meanings | {each: f"{name}.{each}" for each in inner}
-        return Scope(body, around)
-
-    @property
-    def names(self) -> Iterable[str]:
-        return self._meanings
-
-    def get(self, name: str) -> Reference | None:
-        return Reference(self._meanings[name]) if name in self._meanings else None
+Scope = Mapping[str, str]  # by name, the operator that is meant; in bodies `state` or `item`, too
 
 
-def argument_of(
-    operator: str | None, key: str, value: object, scope: Scope | None = None
-) -> Argument:
+def scope_within(name: str, entry: OperatorEntry, body: Iterable[str], around: Scope) -> Scope:
+    inner = ("item", "index") if isinstance(entry, MapEntry) else ("state", "round")
+    meanings = {each: f"{name}.{each}" for each in inner}
+    return {**around, **meanings, **{each: each for each in body}}
+
+
+def argument_of(operator: str | None, key: str, value: object, scope: Scope) -> Argument:
     """Return the argument for OPERATOR or OPERATOR.FIELD, a list of such, or `{value: constant}`.
 
     Raises:
@@ -226,9 +214,8 @@ def argument_of(
     """
     if isinstance(value, str) and value:
         name, *path = value.split(".")
-        meant = scope.get(name) if scope else None
         keys = tuple(int(each) if each.isdecimal() else each for each in path)
-        return Reference(meant.operator if meant else name, keys)
+        return Reference(scope.get(name, name), keys)
     if isinstance(value, list) and value:
         each = [argument_of(operator, key, one, scope) for one in value]
         if all(isinstance(one, Reference) for one in each):
@@ -250,16 +237,13 @@ def bind(name: str, entry: OperatorEntry, params: Params, scope: Scope) -> dict[
     operator = Operator(name=name, params=params)
     names = names_used(operator) - set(given)
     for each in sorted(names):
-        if scope.get(each) is None:
-            raise unknown_name(operator, each, {*given, *scope.names})
-    return given | _by_name(names, given, scope)
+        if each not in scope:
+            raise unknown_name(operator, each, {*given, *scope})
+    return given | _by_name(names, scope)
 
 
-def _by_name(
-    names: Iterable[str], given: Mapping[str, Argument], scope: Scope
-) -> dict[str, Argument]:
-    meant = {name: scope.get(name) for name in sorted(set(names) - set(given))}
-    return {name: each for name, each in meant.items() if each is not None}
+def _by_name(names: Iterable[str], scope: Scope) -> dict[str, Argument]:
+    return {name: Reference(scope[name]) for name in sorted(names) if name in scope}
 
 
 def params_of(
@@ -335,12 +319,11 @@ def _generation(name: str, entry: LlmEntry, defaults: Defaults) -> Generation:
         messages.insert(0, MessageTemplate("system", entry.system))
     if entry.prompt is not None:
         messages.append(MessageTemplate("user", entry.prompt))
-    heat = defaults.temperature if entry.temperature is None else entry.temperature
     return Generation(
         messages=tuple(messages),
         model=entry.model or defaults.model,
         max_tokens=defaults.max_tokens if entry.max_tokens is None else entry.max_tokens,
-        temperature=heat,
+        temperature=defaults.temperature if entry.temperature is None else entry.temperature,
         top_p=entry.top_p,
         seed=entry.seed,
         stop=tuple(entry.stop),
@@ -372,10 +355,9 @@ def _loop(
     result = _result(name, entry.result, inner)
     until: dict[str, Argument] = {}
     if entry.until is not None:
+        names = {use.name for use in uses_of(name, "until", entry.until, expression)}
         # `state` is the latest result there, not what the round began with.
-        known: dict[str, Argument] = {"state": result}
-        names = uses_of(name, "until", entry.until, expression)
-        until = known | _by_name((use.name for use in names), known, inner)
+        until = {"state": result, **_by_name(names - {"state"}, inner)}
     start = argument_of(name, "start", entry.start, scope)
     return Loop(start, body, result, entry.max_rounds, entry.until, until)
 

@@ -12,7 +12,7 @@ others in its batch.
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
@@ -99,21 +99,7 @@ class SharedEngines:
 
     def __init__(self) -> None:
         self.turns, self.pools = TenantTurns(), set[EnginePool[Any, Any]]()
-        self._batches: dict[str, int] = {}  # in flight, by engine that has any
-
-    def has_room(self, engine: str) -> bool:
-        """Return whether the engine may have another batch."""
-        return self._batches.get(engine, 0) < _AT_ONCE
-
-    def begins(self, engine: str) -> None:
-        """Count a batch that starts."""
-        self._batches[engine] = self._batches.get(engine, 0) + 1
-
-    def ends(self, engine: str) -> None:
-        """Stop counting a batch."""
-        self._batches[engine] -= 1
-        if not self._batches[engine]:
-            del self._batches[engine]
+        self.batches: Counter[str] = Counter()  # in flight, by engine
 
     def go(self) -> None:
         """Start all batches that engines accept, by tenant: the one with the fewest items first."""
@@ -273,7 +259,7 @@ class EnginePool(Generic[Item, Result]):
         free = [
             engine
             for engine, load in self.loads.items()
-            if self._shared.has_room(engine)
+            if self._shared.batches[engine] < _AT_ONCE
             and self._circuits.admits_call(engine, load.batches, now)
         ]
         return min(free, key=self._load, default=None)
@@ -285,7 +271,7 @@ class EnginePool(Generic[Item, Result]):
     def _start(self, engine: str, parts: list[_Part[Item, Result]]) -> None:
         task = asyncio.create_task(self._work_on(engine, parts))
         items, load = sum(part.items for part in parts), self.loads[engine]
-        self._shared.begins(engine)
+        self._shared.batches[engine] += 1
         load.batches += 1
         load.items += items
         load.given += items
@@ -321,7 +307,7 @@ class EnginePool(Generic[Item, Result]):
                 part.work.take(part.first, results[begin : begin + part.items])
                 begin += part.items
         finally:
-            self._shared.ends(engine)
+            self._shared.batches[engine] -= 1
             self.loads[engine].batches -= 1
             self.loads[engine].items -= len(items)
         self._shared.go()

@@ -52,13 +52,10 @@ class ProcessorService:
         """
         self.note, self.turns = note, CollectionTurns()
         self._embedders, self._rankers, self._collections = embedders, rankers, collections
+        self.keeps_collections = collections is not None
         groups = {"embed": embedders, "rerank": rankers}
         # By kind of operator, the models of its engines; no entry without engines.
         self.models = {kind: each.models for kind, each in groups.items() if each is not None}
-
-    @property
-    def keeps_collections(self) -> bool:
-        return self._collections is not None
 
     @property
     def waits_for(self) -> list[str]:
@@ -94,14 +91,8 @@ class FlowProcessors:
 
     def __init__(self, service: ProcessorService, began_at: int, tenant: str) -> None:
         self._service, self._began_at, self._tenant = service, began_at, tenant
-
-    @property
-    def models(self) -> Mapping[str, Sequence[str]]:
-        return self._service.models
-
-    @property
-    def keeps_collections(self) -> bool:
-        return self._service.keeps_collections
+        self.models: Mapping[str, Sequence[str]] = service.models
+        self.keeps_collections = service.keeps_collections
 
     @property
     def waits_for(self) -> Sequence[str]:
@@ -143,8 +134,8 @@ class FlowProcessors:
                     raise SetupError(f"operator '{operator.name}': {error}") from None
 
     def _turn(self, command: RunProcessor, items: int) -> AbstractAsyncContextManager[None]:
-        turns, query = self._service.turns, self._query(command)
-        return turns.turn(self._tenant, query, command.depth, items)
+        turns = self._service.turns
+        return turns.turn(self._tenant, self._query(command), command.depth, items)
 
     def _query(self, command: RunProcessor) -> Query:
         return self._began_at, command.stage, command.row

@@ -11,8 +11,8 @@ import msgspec
 
 from kairos.core import BYTES_PER_TOKEN, PREFIX_MARKS
 from kairos.workflows.compile.call_shapes import fixed
-from kairos.workflows.compile.check import every_operator
-from kairos.workflows.compile.operators import Generation, Operator
+from kairos.workflows.compile.check import llm_operators
+from kairos.workflows.compile.operators import Operator
 from kairos.workflows.compile.prompts import Prompt, Speaker, Text, beginning, prompts
 
 MOST_PREFIXES = 256
@@ -40,11 +40,7 @@ class StaticPrefix(msgspec.Struct, frozen=True):
 
 def static_prefixes(operators: Sequence[Operator]) -> tuple[StaticPrefix, ...]:
     """Return the static prefixes of operators in the order of `in_order`; at most MOST_PREFIXES."""
-    models = {
-        e.name: e.params.model
-        for e in every_operator(operators)
-        if isinstance(e.params, Generation)
-    }
+    llms = llm_operators(operators)
     found: list[StaticPrefix] = []
     for name, prompt in prompts(operators).items():
         if (count := fixed(prompt)) == len(prompt):
@@ -52,7 +48,7 @@ def static_prefixes(operators: Sequence[Operator]) -> tuple[StaticPrefix, ...]:
         messages = tuple(_messages(prompt[:count]))
         tokens = sum(len(text.encode()) for _, text in messages) // BYTES_PER_TOKEN
         if tokens >= LEAST_TOKENS:
-            _add(found, StaticPrefix((name,), models[name], messages, tokens))
+            _add(found, StaticPrefix((name,), llms[name].model, messages, tokens))
     return tuple(found[:MOST_PREFIXES])
 
 
