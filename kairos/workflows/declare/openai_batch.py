@@ -16,7 +16,6 @@ from kairos.settings import MAX_BATCH_BYTES, MAX_BATCH_LINES
 from kairos.workflows.compile.check import MOST_VALUE_BYTES
 from kairos.workflows.compile.operators import Role
 from kairos.workflows.declare.declaring import Flow
-from kairos.workflows.declare.operand import Operand
 
 NAME, LINE_NAME = "openai_batch", "custom_id"  # of such a flow, and of the column of rows' names
 _ENDPOINT = "/v1/chat/completions"
@@ -163,11 +162,6 @@ def _flow(first: _ChatBody, alike: Sequence[bool]) -> Flow:
         on_cut="keep",
         inputs=texts,
     )
-    _put_out(made, row, answer, first.model)
-    return made
-
-
-def _put_out(made: Flow, row: Operand, answer: Operand, model: str) -> None:
     made.output("id", made.format("id", "batch_req_{{ row.custom_id }}", row=row))
     made.output("custom_id", row["custom_id"])
     given = made.call(
@@ -176,11 +170,12 @@ def _put_out(made: Flow, row: Operand, answer: Operand, model: str) -> None:
         purity="pure",
         version="1",
         custom_id=row["custom_id"],
-        model=model,
+        model=first.model,
         answer=answer,
     )
     made.output("response", given)
     made.output("error", None)
+    return made
 
 
 def openai_response(custom_id: str, model: str, answer: object) -> dict[str, object]:

@@ -246,17 +246,13 @@ def check_graph(graph: Any) -> None:
 
 
 def _refuse_choice(node: str, name: str, ends: dict[str, str] | None) -> None:
-    where = f"node '{node}': its conditional edges ('{name}')"
-    if ends is None:
-        raise InvalidFlow(
-            None,
-            f"{where} have no path map, so nobody knows where they lead: choose within one node, "
-            "or declare the choice with Flow.branch",
-        )
+    lead = "have no path map, so nobody knows where they lead"
+    if ends is not None:
+        lead = f"lead to one of {', '.join(sorted(ends.values()))}; edges of a flow always lead on"
     raise InvalidFlow(
         None,
-        f"{where} lead to one of {', '.join(sorted(ends.values()))}; edges of a flow always lead "
-        "on: choose within one node, or declare the choice with Flow.branch",
+        f"node '{node}': its conditional edges ('{name}') {lead}: choose within one node, or "
+        "declare the choice with Flow.branch",
     )
 
 

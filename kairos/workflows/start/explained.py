@@ -23,7 +23,6 @@ from kairos.workflows.run.flow_file import check_columns, load_flow
 from kairos.workflows.run.tables import open_table
 from kairos.workflows.start.hosted_pool import hosted_work
 from kairos.workflows.start.profile_file import (
-    known_batches,
     known_profile,
     profile_path,
     read_profile,
@@ -77,18 +76,16 @@ def explain_primitives(asked: ExplainOptions) -> list[str]:
 
 
 def _compiled(asked: ExplainOptions) -> tuple[Plan, FlowProfile | None]:
-    """Return the plan, and the flow's profile where something is reckoned by it."""
+    """Return the plan, and the flow's profile."""
     loaded = load_flow(asked.flow, asked.functions)
-    costs, known = TYPICAL_LATENCIES, None
-    if asked.learnt is not None or asked.host is not None:
-        known = known_profile(asked.learnt, asked.flow)
+    costs, known = TYPICAL_LATENCIES, known_profile(asked.learnt, asked.flow)
     if asked.engine_profile is not None:
         if asked.inputs is None:
             raise SetupError("name the table that --engine-profile is to be reckoned for: --inputs")
-        known = known or read_profile(asked.learnt or profile_path(asked.flow))
+        known = known or read_profile(profile_path(asked.flow))
         engine = load_profile(asked.engine_profile)
         costs = measured_latencies(engine, known.answers, known.times_us)
-    batches = known_batches(asked.learnt, asked.flow)
+    batches = {} if known is None else known.efficient_batches
     passes = Passes(**asked.passes)
     plan = compile_plan(loaded.declaration, passes, latencies=costs, batches=batches)
     loaded.functions.check(plan)
@@ -102,11 +99,7 @@ def _placement(
     devices: int | None,
     known: FlowProfile | None,
 ) -> ExplainedPlacement:
-    """Place a table's calls on the devices of a host's file.
-
-    Raises:
-        SetupError: Rows are missing, or a model or a profile.
-    """
+    """Place a table's calls on the devices of a host's file."""
     if prediction is None:
         raise SetupError("--host places the calls of a table's rows: name it with --inputs FILE")
     host = read_host(path)

@@ -1,6 +1,5 @@
 """Profile a flow: run some rows of its table, and learn from what is observed."""
 
-import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,22 +8,26 @@ import msgspec
 import numpy as np
 
 from kairos.core import SetupError
-from kairos.workflows.compile.batches import BatchProfile
 from kairos.workflows.compile.flow_profile import FlowProfile, learn_profile
 from kairos.workflows.compile.forecast import with_text_tokens
 from kairos.workflows.compile.operators import Declaration
 from kairos.workflows.compile.pipeline import Passes, Plan
 from kairos.workflows.declare.functions import Functions
 from kairos.workflows.execute.observation import ROWS_KEPT, FlowObservation
-from kairos.workflows.retrieve.flow_processors import processor_service
 from kairos.workflows.run.flow_file import load_table_flow, table_path
 from kairos.workflows.run.flow_run import FlowRun
 from kairos.workflows.run.pool import OpenEngines
 from kairos.workflows.run.rows import InputTable
-from kairos.workflows.run.run_store import RunRecord, RunStore
+from kairos.workflows.run.run_store import RunStore
 from kairos.workflows.start.flow_measured import AskedOfRun, measured_batches, measured_factors
 from kairos.workflows.start.profile_file import profile_lines, profile_path, write_profile
-from kairos.workflows.start.run_task import DrivenRun, check_task, new_record, run_task
+from kairos.workflows.start.run_task import (
+    DrivenRun,
+    check_task,
+    new_record,
+    run_processors,
+    run_task,
+)
 
 Row = dict[str, Any]
 
@@ -70,10 +73,9 @@ class FlowSample(msgspec.Struct, frozen=True):
             out = str(Path(scratch) / "out.jsonl")
             record = new_record(store, self.declaration, out=out, uses_cache=False, **pool)
             task = check_task(record, self.declaration, self.functions, list(self.rows))
-            running = run_task(
+            record = await run_task(
                 task, store, open_engines, lambda _: None, runs.append, timeline=asked
             )
-            record = await running
         failed = record.figures.get("failed", 0)
         if failed == len(self.rows):
             raise SetupError(
@@ -82,7 +84,8 @@ class FlowSample(msgspec.Struct, frozen=True):
             )
         assert isinstance(runs[0], FlowRun), "it is of this process"
         found = self.learn(runs[0].observation)
-        batches = await self._measure_batches(record, asked)
+        async with run_processors(record) as processors:
+            batches = await measured_batches(asked, processors, self.functions)
         factors = await measured_factors(self.plan, record, asked, open_engines)
         return msgspec.structs.replace(found, batches=batches, cost=factors)
 
@@ -95,15 +98,6 @@ class FlowSample(msgspec.Struct, frozen=True):
         written = out or profile_path(self.path)
         write_profile(written, profile)
         return [*profile_lines(profile), f"written to {written}"]
-
-    async def _measure_batches(
-        self, record: RunRecord, asked: AskedOfRun
-    ) -> dict[str, BatchProfile]:
-        """Measure batched operators with the items of the rows."""
-        if record.retrieval is None:
-            return await measured_batches(asked, None, self.functions)
-        async with processor_service(record.retrieval, os.environ) as service:
-            return await measured_batches(asked, service.of(), self.functions)
 
 
 def sample_flow(

@@ -28,16 +28,6 @@ def known_profile(learnt: Path | None, flow: Path) -> FlowProfile | None:
     return None if learnt is None and not path.exists() else read_profile(path)
 
 
-def known_batches(learnt: Path | None, flow: Path) -> dict[str, int]:
-    """Return the efficient batches of a flow's profile, empty without a profile.
-
-    Raises:
-        InvalidFile: The file is not a profile.
-    """
-    known = known_profile(learnt, flow)
-    return {} if known is None else known.efficient_batches
-
-
 def read_profile(path: Path) -> FlowProfile:
     """Read a profile.
 

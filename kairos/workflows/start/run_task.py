@@ -68,12 +68,8 @@ class FlowTask(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InvalidFlow: As in `compile_plan`.
         """
-        return compile_plan(
-            self.declaration,
-            self.passes,
-            latencies=self.latencies,
-            batches=self.record.batches,
-        )
+        costs, batches = self.latencies, self.record.batches
+        return compile_plan(self.declaration, self.passes, latencies=costs, batches=batches)
 
 
 def new_record(store: RunStore, declaration: Declaration, **fields: Any) -> RunRecord:
@@ -156,7 +152,7 @@ async def run_task(
                 open_engines,
             )
     allow_many_connections()  # with a Kairos of its own, three for each call
-    async with _processors(record) as asked, _pool(task, open_engines, on_note) as engines:
+    async with run_processors(record) as asked, _pool(task, open_engines, on_note) as engines:
         pool = msgspec.structs.replace(engines, processors=asked)
         plan = task.plan()
         model = await _default_model(task, pool, plan)
@@ -170,12 +166,7 @@ async def run_task(
         check_processors(plan, asked)
         pool.llm.use_model(model)
         uses_cache = record.uses_cache and task.passes.cached
-        job = FlowJob(
-            plan,
-            task.functions,
-            task.table,
-            store.cache if uses_cache else None,
-        )
+        job = FlowJob(plan, task.functions, task.table, store.cache if uses_cache else None)
         now = job.digest.hex()
         if directory is not None and record.plan_digest not in ("", now):
             on_note(_changed(plan, record))
@@ -192,15 +183,12 @@ async def run_task(
 
 def _changed(plan: Plan, record: RunRecord) -> str:
     """Return the message for a resumed run whose flow was edited."""
-    calls = (each.params for each in every_operator(plan.declaration.operators))
-    effects = sorted(
-        {
-            call.function
-            for call in calls
-            if isinstance(call, RegisteredCall) and call.purity == "effect"
-        }
-    )
-    again = f"; what happens by {', '.join(effects)} happens again for them" if effects else ""
+    effects = set()
+    for each in every_operator(plan.declaration.operators):
+        if isinstance(each.params, RegisteredCall) and each.purity == "effect":
+            effects.add(each.params.function)
+    functions = ", ".join(sorted(effects))
+    again = f"; what happens by {functions} happens again for them" if effects else ""
     return (
         "the flow, its functions or models have changed since this run began: all rows, and so the "
         f"{record.figures.get('written', 0):,} that are done, are computed by what they are now; "
@@ -209,8 +197,8 @@ def _changed(plan: Plan, record: RunRecord) -> str:
 
 
 @asynccontextmanager
-async def _processors(record: RunRecord) -> AsyncIterator[Processors | None]:
-    """Yield the processors.
+async def run_processors(record: RunRecord) -> AsyncIterator[Processors | None]:
+    """Yield the processors that a record names; None: it names none.
 
     Raises:
         SetupError: They cannot be used.
@@ -243,11 +231,6 @@ def _names_performers(record: RunRecord) -> bool:
 
 
 async def _default_model(task: FlowTask, pool: RunPool, plan: Plan) -> str:
-    """Return the default model.
-
-    Raises:
-        SetupError: A model is not served, or the choice is ambiguous.
-    """
     named = task.record.model
     if not _names_performers(task.record):
         return ""

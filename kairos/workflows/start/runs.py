@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from kairos.core import SetupError
+from kairos.core import EngineProfile, SetupError
 from kairos.engines import load_profile
 from kairos.settings import RetrievalSettings
 from kairos.workflows.compile.costs.latency import measured_latencies
+from kairos.workflows.compile.flow_profile import FlowProfile
 from kairos.workflows.compile.forecast import forecast_flow
 from kairos.workflows.declare.declaring import Flow
 from kairos.workflows.execute.observation import Timeline
@@ -24,7 +25,6 @@ from kairos.workflows.run.run_places import RunPlaces
 from kairos.workflows.run.run_shown import show_run, show_runs, state_of
 from kairos.workflows.run.run_store import RunDirectory, RunForecast, RunRecord, RunStore
 from kairos.workflows.start.profile_file import (
-    known_batches,
     known_profile,
     profile_path,
     read_profile,
@@ -114,7 +114,7 @@ class FlowRuns:
         options.check()
         table = table_path(options.flow, options.inputs)
         loaded = load_flow(options.flow, options.functions)
-        host, learnt = options.host, options.learnt
+        known = known_profile(options.learnt, options.flow)
         record = new_record(
             self._store,
             loaded.declaration,
@@ -122,16 +122,17 @@ class FlowRuns:
             functions_path=_absolute(options.functions),
             inputs=str(table.absolute()),
             out=str(options.out.absolute()),
-            host=_absolute(host),
-            batches=known_batches(learnt, options.flow),
-            learnt=None if host is None else known_profile(learnt, options.flow),
+            host=_absolute(options.host),
+            batches={} if known is None else known.efficient_batches,
+            learnt=None if options.host is None else known,
             **{name: getattr(options, name) for name in _AS_GIVEN},
         )
         log_dir = None if options.log_dir is None else str(options.log_dir)
         task = check_task(record, loaded.declaration, loaded.functions, table, log_dir=log_dir)
         if options.engine_profile is None:
             return task
-        return _expecting(task, learnt, options.flow, options.engine_profile)
+        known = known or read_profile(profile_path(options.flow))
+        return _expecting(task, known, load_profile(options.engine_profile))
 
     def prepare_program(
         self,
@@ -260,11 +261,7 @@ def _described(directory: RunDirectory, record: RunRecord) -> dict[str, object]:
 
 
 def _check_performers(engines: tuple[str, ...], url: str | None, host: object) -> None:
-    """Check that performers of calls are named in one way only.
-
-    Raises:
-        SetupError: They are named in several ways.
-    """
+    """Check that performers of calls are named in one way only."""
     if bool(engines) + (url is not None) + (host is not None) > 1:
         raise SetupError(PERFORMERS)
 
@@ -274,18 +271,13 @@ def _absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.absolute())
 
 
-def _expecting(task: FlowTask, learnt: Path | None, flow: Path, engine: str) -> FlowTask:
+def _expecting(task: FlowTask, known: FlowProfile, engine: EngineProfile) -> FlowTask:
     """Return the task with a forecast for its engines in the record.
 
     Its passes weigh savings by the engines' times.
-
-    Raises:
-        SetupError: The engines' profile is unknown, or the flow has no profile.
     """
-    plan = task.plan()
-    known = read_profile(learnt or profile_path(flow))
     readable = (row.values for row in task.table.rows() if row.values is not None)
-    found = forecast_flow(plan, known, readable, load_profile(engine), len(task.record.engines))
+    found = forecast_flow(task.plan(), known, readable, engine, len(task.record.engines))
     expected = RunForecast(
         time_s=found.time_s.mean,
         low_s=found.time_s.low,
@@ -296,5 +288,5 @@ def _expecting(task: FlowTask, learnt: Path | None, flow: Path, engine: str) -> 
         cached_share=found.cached_share,
     )
     record = msgspec.structs.replace(task.record, forecast=expected)
-    costs = measured_latencies(load_profile(engine), known.answers, known.times_us)
+    costs = measured_latencies(engine, known.answers, known.times_us)
     return msgspec.structs.replace(task, record=record, latencies=costs)
