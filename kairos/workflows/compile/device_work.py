@@ -142,14 +142,6 @@ def load_us(state: DeviceState, model: str, loads: Mapping[str, LoadTime]) -> fl
     return load.load_us
 
 
-def run_us(work: OperatorWork, parts: int, state: DeviceState) -> float:
-    """Return the time of a share of `parts`, after the previous work of the device."""
-    run = work.run_us[min(parts, len(work.run_us)) - 1]
-    if work.context is not None and state.context == (work.model, work.context):
-        return max(0.0, run - work.reused_us / parts)
-    return run
-
-
 def when(
     work: OperatorWork,
     state: DeviceState,
@@ -158,7 +150,9 @@ def when(
     loads: Mapping[str, LoadTime],
 ) -> WorkTiming:
     """Return the times of a share of an operator, as the next work of a device."""
-    run = run_us(work, parts, state)
+    run = work.run_us[min(parts, len(work.run_us)) - 1]
+    if work.context is not None and state.context == (work.model, work.context):
+        run = max(0.0, run - work.reused_us / parts)
     last = run if work.last_us is None else min(run, work.last_us)
     begins = state.free_at + load_us(state, work.model, loads)
     ends = 0.0

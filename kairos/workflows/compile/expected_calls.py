@@ -249,18 +249,15 @@ class _Walk:
                 key = (operator.name, text_digest(identified))
         number = self._made.get(key)
         if number is None:
-            number = len(self.found.calls)
-            self.found.operators.append(operator.name)
-            self.found.calls.append(
-                FluidCall(
-                    row=self._number,
-                    prompt_tokens=0.0,
-                    completion_tokens=0.0,
-                    after=tuple(sorted(waits)),
-                    function_us=max(1.0, learnt.time_us.mean),
-                    processor=processor,
-                )
+            call = FluidCall(
+                row=self._number,
+                prompt_tokens=0.0,
+                completion_tokens=0.0,
+                after=tuple(sorted(waits)),
+                function_us=max(1.0, learnt.time_us.mean),
+                processor=processor,
             )
+            number = self._add(operator, call)
             if key[1] >= 0:
                 self._made[key] = number
         return frozenset([number])
@@ -283,7 +280,6 @@ class _Walk:
         equal: int | None,
     ) -> int:
         """Add a call. `equal`: one with the same prompt, whose answer is as long."""
-        number = len(self.found.calls)
         if equal is None:
             answer_tokens = self._answer_tokens(operator.name, params)
         else:
@@ -292,19 +288,21 @@ class _Walk:
         factor = 1.0
         if learnt is not None and learnt.text_tokens and learnt.prompt_tokens is not None:
             factor = learnt.prompt_tokens.mean / learnt.text_tokens
-        self.found.operators.append(operator.name)
-        self.found.calls.append(
-            FluidCall(
-                row=self._number,
-                prompt_tokens=max(1.0, factor * marks.tokens),
-                completion_tokens=answer_tokens,
-                prefixes=tuple((name, factor * tokens) for name, tokens in marks.prefixes),
-                answered=marks.answered,
-                after=tuple(sorted(waits)),
-            )
+        call = FluidCall(
+            row=self._number,
+            prompt_tokens=max(1.0, factor * marks.tokens),
+            completion_tokens=answer_tokens,
+            prefixes=tuple((name, factor * tokens) for name, tokens in marks.prefixes),
+            answered=marks.answered,
+            after=tuple(sorted(waits)),
         )
-        self._made[(operator.name, marks.name)] = number
+        number = self._made[(operator.name, marks.name)] = self._add(operator, call)
         return number
+
+    def _add(self, operator: Operator, call: FluidCall) -> int:
+        self.found.operators.append(operator.name)
+        self.found.calls.append(call)
+        return len(self.found.calls) - 1
 
     def _answer_tokens(self, name: str, params: Generation) -> float:
         """Return the length of the operator's next answer.

@@ -94,7 +94,7 @@ class Sample:
         for row, number in expected.joined:
             if row < rows and expected.calls[number].row != row:
                 self.joined[row].append(number)
-        self.keys = marks.count
+        self.keys = len(marks.numbers) + 1
         answers: dict[str, list[int]] = {}
         for sampled in self.calls:
             answers.setdefault(sampled.operator, []).append(sampled.answer_tokens)
@@ -116,19 +116,15 @@ class _Marks:
     def __init__(self, expected: ExpectedCalls, rows: int) -> None:
         self._uses: dict[int, list[int]] = {}  # by mark, the rows of the calls that have it
         self._answered = {each.answered for each in expected.calls}
-        self._rows, self._numbers = rows, dict[int, int]()
+        self._rows, self.numbers = rows, dict[int, int]()
         used = [(call.row, call) for call in expected.calls]
         used += [(row, expected.calls[number]) for row, number in expected.joined]
         for row, call in used:
             for mark, _ in call.prefixes:
                 self._uses.setdefault(mark, []).append(row)
 
-    @property
-    def count(self) -> int:
-        return len(self._numbers) + 1
-
     def number(self, mark: int) -> int:
-        return self._numbers.setdefault(mark, len(self._numbers) + 1)
+        return self.numbers.setdefault(mark, len(self.numbers) + 1)
 
     def keys(self, prefixes: Sequence[tuple[int, float]]) -> Iterator[tuple[int, int]]:
         begun, first, before, last = 0, 0, 0, -1

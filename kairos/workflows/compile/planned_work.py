@@ -47,7 +47,15 @@ class _Planned:
             self._leads[operator.name] = self._body(operator, part, before, repeats)
         elif isinstance(operator.params, Generation):
             self._leads[operator.name] = frozenset((len(self.operators),))
-            self.operators.append(self._planned(operator, part, before, repeats))
+            limit = operator.params.max_tokens
+            planned = PlannedOperator(
+                agent=operator.name,
+                follows=_nearest(self.operators, before),
+                part=part,
+                repeats=repeats,
+                completion_tokens=None if limit is None else min(limit, EXPECTED_COMPLETION_TOKENS),
+            )
+            self.operators.append(planned)
         else:
             self._leads[operator.name] = before
 
@@ -63,25 +71,8 @@ class _Planned:
             self._add(each, part, before, repeats)
         return frozenset(range(first, len(self.operators))) or before
 
-    def _planned(
-        self, operator: Operator, part: int, before: _Places, repeats: int | None
-    ) -> PlannedOperator:
-        return PlannedOperator(
-            agent=operator.name,
-            follows=_nearest(self.operators, before),
-            part=part,
-            repeats=repeats,
-            completion_tokens=_at_most(operator),
-        )
-
 
 def _nearest(operators: Sequence[PlannedOperator], before: _Places) -> tuple[int, ...]:
     """Return the calls that no other of them directly follows."""
     further = {each for place in before for each in operators[place].follows}
     return tuple(sorted(before - further))
-
-
-def _at_most(operator: Operator) -> float | None:
-    assert isinstance(operator.params, Generation)
-    limit = operator.params.max_tokens
-    return None if limit is None else min(limit, EXPECTED_COMPLETION_TOKENS)

@@ -38,7 +38,7 @@ def _by_one(declaration: Declaration, rewriting: Rewriting) -> Declaration:
         check(result)
     except InvalidFlow as error:
         raise InvalidFlow(None, f"as the pass '{name}' made it: {error}") from error
-    before, after = _columns(declaration), _columns(result)
+    before, after = ([each.column for each in flow.outputs] for flow in (declaration, result))
     if before != after:
         raise InvalidFlow(
             None,
@@ -46,7 +46,3 @@ def _by_one(declaration: Declaration, rewriting: Rewriting) -> Declaration:
             f"{', '.join(after)}",
         )
     return result
-
-
-def _columns(declaration: Declaration) -> list[str]:
-    return [each.column for each in declaration.outputs]

@@ -5,9 +5,9 @@ A template is a list of segments: `Static` text, a `Slot` that one value fills a
 templates; opaque ones are shared less, never wrongly.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 
 import msgspec
 from jinja2 import Template as JinjaTemplate
@@ -124,8 +124,12 @@ class Template:
     def _beginning(self, count: int) -> JinjaTemplate:
         if count not in self._compiled:
             tree = _parsed(self._environment, self.source, expression=False)
-            groups = list(_grouped(tree))[:count]
-            tree.body = [each for group in groups for each in _statements(group)]
+            tree.body = [
+                nodes.Output([each], lineno=each.lineno)
+                if isinstance(each, nodes.Expr | nodes.TemplateData)
+                else each
+                for each in chain(*islice(_grouped(tree), count))
+            ]
             _Meter().visit(tree)
             self._compiled[count] = _compiled(self._environment, tree)
         return self._compiled[count]
@@ -256,13 +260,6 @@ def _grouped(tree: nodes.Template) -> Iterator[list[nodes.Node]]:
     for is_text, group in groupby(kept, lambda each: isinstance(each, nodes.TemplateData)):
         found = [*group]
         yield from [found] if is_text else ([each] for each in found)
-
-
-def _statements(group: Sequence[nodes.Node]) -> Iterator[nodes.Node]:
-    """Yield the nodes of a segment as statements."""
-    for each in group:
-        is_output = isinstance(each, nodes.Expr | nodes.TemplateData)
-        yield nodes.Output([each], lineno=each.lineno) if is_output else each
 
 
 def _joined(pieces: Iterable[str]) -> str:

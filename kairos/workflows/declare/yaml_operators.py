@@ -158,6 +158,18 @@ class GroupEntry(OperatorEntry, frozen=True, kw_only=True):
     value: str
 
 
+# Parameters that have the same fields as their entries; arguments of retrieval are its `inputs`.
+_SAME: Mapping[type[OperatorEntry], type[Params]] = {
+    DataEntry: Data,
+    FormatEntry: Format,
+    ChunkEntry: Chunking,
+    EmbedEntry: Embedding,
+    IngestEntry: Ingest,
+    SearchEntry: Search,
+    RerankEntry: Rerank,
+}
+
+
 class Defaults(msgspec.Struct, frozen=True):
     """Defaults of LLM calls; `retries` also of calls of processors."""
 
@@ -277,38 +289,14 @@ def params_of(
             return _loop(name, entry, body, scope, inner)
         case MapEntry():
             return _map(name, entry, body, scope, inner)
-    return _retrieval(entry) or _plain(name, entry, scope)
-
-
-def _retrieval(entry: OperatorEntry) -> Params | None:
-    """Return the parameters of a retrieval operator; its arguments are its `inputs`."""
-    match entry:
-        case ChunkEntry():
-            return Chunking(entry.size, entry.overlap)
-        case EmbedEntry():
-            return Embedding(entry.model, entry.batch)
-        case IngestEntry():
-            return Ingest(entry.collection, entry.batch)
-        case SearchEntry():
-            return Search(entry.top_k, entry.collection)
-        case RerankEntry():
-            return Rerank(entry.top_k, entry.model, entry.batch)
-    return None
-
-
-def _plain(name: str, entry: OperatorEntry, scope: Scope) -> Params:
-    match entry:
         case InputEntry():
             return Input(tuple(entry.columns))
-        case DataEntry():
-            return Data(entry.value)
-        case FormatEntry():
-            return Format(entry.template)
         case FilterEntry():
             return Filter(entry.where, argument_of(name, "of", entry.of, scope))
         case GroupEntry():
             return Group(entry.by, argument_of(name, "value", entry.value, scope))
-    raise AssertionError(entry.kind)
+    same = _SAME[type(entry)]
+    return same(**{field: getattr(entry, field) for field in same.__struct_fields__})
 
 
 def _generation(name: str, entry: LlmEntry, defaults: Defaults) -> Generation:

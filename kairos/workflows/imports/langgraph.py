@@ -17,7 +17,7 @@ is reduced as there. Values are JSON, since a flow stores them in its journal.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, get_type_hints
@@ -299,15 +299,10 @@ def _check_node(name: str, spec: Any) -> None:
         )
 
 
-def _edges(builder: Any) -> Iterator[tuple[str, str]]:
-    yield from builder.edges
-    for starts, end in builder.waiting_edges:
-        yield from ((start, end) for start in starts)
-
-
 def _check_cycles(builder: Any) -> None:
     sorter: TopologicalSorter[str] = TopologicalSorter()
-    for start, end in sorted(_edges(builder)):
+    together = ((start, end) for starts, end in builder.waiting_edges for start in starts)
+    for start, end in sorted([*builder.edges, *together]):
         sorter.add(end, start)
     try:
         sorter.prepare()

@@ -513,18 +513,6 @@ class EngineGroup(Generic[Item, Result]):
             self._pools[model, room] = EnginePool(serving, ask, room, shared=self._shared)
         return self._pools[model, room]
 
-    async def results(
-        self,
-        model: str | None,
-        room: int,
-        query: Query,
-        depth: int,
-        items: Sequence[Item],
-        tenant: str = "",
-    ) -> list[Result]:
-        """Return the result of each item, see `EnginePool.results`."""
-        return await self.pool(model or None, room).results(query, depth, items, tenant)
-
     @property
     def waits_for(self) -> list[str]:
         """Return why pools wait: their engines accept nothing now."""

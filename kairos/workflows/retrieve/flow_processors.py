@@ -142,9 +142,8 @@ class FlowProcessors:
 
     async def _embed(self, command: RunProcessor, asked: Mapping[str, Any]) -> str | list[str]:
         texts, query = asked["texts"], self._query(command)
-        vectors = await self._service.embedders.results(
-            command.model, asked["batch"], query, command.depth, _listed(texts), self._tenant
-        )
+        pool = self._service.embedders.pool(command.model or None, asked["batch"])
+        vectors = await pool.results(query, command.depth, _listed(texts), self._tenant)
         return vectors[0] if isinstance(texts, str) else vectors
 
     async def _ingest(self, asked: Mapping[str, Any]) -> object:
@@ -172,9 +171,8 @@ class FlowProcessors:
         passages = [each if isinstance(each, str) else each["text"] for each in asked["passages"]]
         texts = list(dict.fromkeys(passages))
         pairs, query = [(asked["query"], text) for text in texts], self._query(command)
-        scores = await self._service.rankers.results(
-            command.model, asked["batch"], query, command.depth, pairs, self._tenant
-        )
+        pool = self._service.rankers.pool(command.model or None, asked["batch"])
+        scores = await pool.results(query, command.depth, pairs, self._tenant)
         return best_of(zip(texts, scores, strict=True), asked["top_k"])
 
 

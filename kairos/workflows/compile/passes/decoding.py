@@ -171,10 +171,9 @@ def _partial(writer: _Writer, maps: Sequence[Operator]) -> PartialDecode:
 def _over(operator: Operator) -> Reference | None:
     """Return the list that a map iterates over; None if it is not a reference, or not a map."""
     params = operator.params
-    if isinstance(params, StagedMap) and params.batch is not None:
-        return None
-    if isinstance(params, MapOver):
-        return params.over if isinstance(params.over, Reference) else None
+    is_staged = isinstance(params, StagedMap) and params.batch is not None
+    if isinstance(params, MapOver) and isinstance(params.over, Reference) and not is_staged:
+        return params.over
     return None
 
 

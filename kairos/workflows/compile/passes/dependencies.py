@@ -30,61 +30,45 @@ def data_dependencies(declaration: Declaration) -> Freed:
     if any(isinstance(each.params, Group) for each in declaration.operators):
         return Freed(declaration, {})
     freed: dict[str, tuple[str, ...]] = {}
-    scope = _Scope(freed, frozenset(), frozenset(), before_effect=False)
-    operators = scope.of(declaration.operators, outputs_need(declaration.outputs))
+    operators = _loosened(declaration.operators, outputs_need(declaration.outputs), freed)
     return Freed(msgspec.structs.replace(declaration, operators=operators), freed)
 
 
-class _Scope:
-    """Scope of operators.
+def _loosened(
+    operators: Sequence[Operator],
+    wanted: Iterable[str],
+    freed: dict[str, tuple[str, ...]],
+    around: frozenset[str] = frozenset(),
+    behind: frozenset[str] = frozenset(),
+    *,
+    before_effect: bool = False,
+) -> tuple[Operator, ...]:
+    """Return the operators of a scope, and note in `freed` what each was freed from.
 
-    `around`: operators around it that every row needs. `behind`: operators after an effect around
-    it; `before_effect`: an effect may follow all its operators.
+    `around`: operators around the scope that every row needs. `behind`: operators after an effect
+    around it; `before_effect`: an effect may follow all its operators.
     """
-
-    def __init__(
-        self,
-        freed: dict[str, tuple[str, ...]],
-        around: frozenset[str],
-        behind: frozenset[str],
-        *,
-        before_effect: bool,
-    ) -> None:
-        self._freed, self._around = freed, around
-        self._behind, self._before_effect = behind, before_effect
-
-    def of(self, operators: Sequence[Operator], wanted: Iterable[str]) -> tuple[Operator, ...]:
-        effects = [each.name for each in operators if _has_effect(each)]
-        before = ancestors(operators, effects)
-        if self._before_effect:
-            before = frozenset(each.name for each in operators)
-        behind, sure = set(self._behind), self._around | certain(operators, wanted)
-        found = []
-        for each in operators:
-            if each.name in effects or not behind.isdisjoint(needs(each)):
-                behind.add(each.name)
-            inner = self._inner(each, sure, frozenset(behind), before_effect=each.name in before)
-            loose = tuple(name for name in each.after if name in sure and name not in behind)
-            if loose and each.name not in before:
-                kept = tuple(name for name in each.after if name not in loose)
-                inner = msgspec.structs.replace(inner, after=kept)
-                self._freed[each.name] = loose
-            found.append(inner)
-        return tuple(found)
-
-    def _inner(
-        self,
-        operator: Operator,
-        sure: frozenset[str],
-        behind: frozenset[str],
-        *,
-        before_effect: bool,
-    ) -> Operator:
-        params = operator.params
-        if not isinstance(params, Loop | MapOver):
-            return operator
-        scope = _Scope(self._freed, sure, behind, before_effect=before_effect)
-        return with_body(operator, scope.of(params.body, [params.result.operator]))
+    effects = [each.name for each in operators if _has_effect(each)]
+    before = ancestors(operators, effects)
+    if before_effect:
+        before = frozenset(each.name for each in operators)
+    sure = around | certain(operators, wanted)
+    found = []
+    for each in operators:
+        if each.name in effects or not behind.isdisjoint(needs(each)):
+            behind |= {each.name}
+        changed, is_before = each, each.name in before
+        if isinstance(each.params, Loop | MapOver):
+            result = [each.params.result.operator]
+            body = _loosened(each.body, result, freed, sure, behind, before_effect=is_before)
+            changed = with_body(each, body)
+        loose = tuple(name for name in each.after if name in sure and name not in behind)
+        if loose and not is_before:
+            kept = tuple(name for name in each.after if name not in loose)
+            changed = msgspec.structs.replace(changed, after=kept)
+            freed[each.name] = loose
+        found.append(changed)
+    return tuple(found)
 
 
 def _has_effect(operator: Operator) -> bool:

@@ -40,14 +40,13 @@ from kairos.workflows.compile.operators import (
 from kairos.workflows.compile.prompts import beginning
 from kairos.workflows.compile.references import named_in, needs, placeholders
 from kairos.workflows.compile.template_language import TemplateWork
-from kairos.workflows.compile.templates import Opaque, Slot, Static, template
+from kairos.workflows.compile.templates import Opaque, Segment, Slot, Static, template
 
 LEAST_TOKENS = 16  # a shorter prefix fills no block of an engine
 MOST_SPLITS = 8  # candidate places in a prompt, from its end on
 MOST_ROWS = 4  # open rows, with which prefills are sent
 
-_Segment = Static | Slot | Opaque
-_Place = tuple[int, int, _Segment]
+_Place = tuple[int, int, Segment]
 
 
 class PartialPrefill(msgspec.Struct, frozen=True):
@@ -207,7 +206,7 @@ class _Finding:
         llm: Operator,
         around: Operator,
         inputs: Mapping[str, Argument],
-        missing: _Segment,
+        missing: Segment,
     ) -> frozenset[str]:
         """Return the calls that the missing part waits for, and the known part does not."""
         waits = _waits(llm, missing)
@@ -238,7 +237,7 @@ class _Finding:
             ends[name] = before if inside.isdisjoint(beside) else before + self._own_us[name]
         return max(ends.values(), default=0.0)
 
-    def _tokens(self, llm: Operator, segment: _Segment) -> int:
+    def _tokens(self, llm: Operator, segment: Segment) -> int:
         """Return the approximate tokens of a segment; an unknown value counts like a column."""
         if isinstance(segment, Static):
             return len(segment.text.encode()) // BYTES_PER_TOKEN
@@ -246,14 +245,14 @@ class _Finding:
         return 0 if isinstance(argument, Constant) else COLUMN_TOKENS
 
 
-def _names(segment: _Segment) -> Sequence[str]:
+def _names(segment: Segment) -> Sequence[str]:
     """Return the names of values that a segment needs."""
     if isinstance(segment, Static):
         return ()
     return segment.uses if isinstance(segment, Opaque) else (segment.name,)
 
 
-def _waits(llm: Operator, segment: _Segment) -> set[str]:
+def _waits(llm: Operator, segment: Segment) -> set[str]:
     """Return the operators whose values a segment needs; some may be in the body."""
     return {*named_in(llm.inputs[name] for name in _names(segment))}
 

@@ -159,9 +159,9 @@ async def test_a_model_is_asked_of_the_engines_that_serve_it(upstream):
         group = EngineGroup([it], asked_engine.ask_vectors)
         await group.look()
         assert group.models == ["minilm"]
-        assert await group.results("minilm", 16, (1,), 0, ["a"]) == [VECTOR]
+        assert await group.pool("minilm", 16).results((1,), 0, ["a"]) == [VECTOR]
         with pytest.raises(InvalidRequest, match="serves the model 'bge'"):
-            await group.results("bge", 16, (1,), 0, ["a"])
+            await group.pool("bge", 16).results((1,), 0, ["a"])
         await group.close()
 
 
@@ -171,7 +171,7 @@ async def test_an_engine_that_tells_no_models_is_asked_for_any(upstream):
         group = EngineGroup([it], asked_engine.ask_vectors)
         await group.look()
         assert group.models == []
-        assert await group.results("", 16, (1,), 0, ["a"]) == [VECTOR]
+        assert await group.pool(None, 16).results((1,), 0, ["a"]) == [VECTOR]
         await group.close()
 
     assert "model" not in upstream.calls[0][1]
@@ -184,7 +184,7 @@ async def test_models_that_nobody_asks_for_any_more_make_room_for_others(upstrea
         group = EngineGroup([it], asked_engine.ask_vectors)
         await group.look()
         for model in ("a", "b", "c", "d"):
-            assert await group.results(model, 16, (1,), 0, ["x"]) == [VECTOR]
+            assert await group.pool(model, 16).results((1,), 0, ["x"]) == [VECTOR]
         await group.close()
 
 
