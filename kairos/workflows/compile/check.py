@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 
 import msgspec
 
 from kairos.workflows.compile.check_templates import check_templates
 from kairos.workflows.compile.graph import ancestors, in_order, outputs_need, varies_by, varying
-from kairos.workflows.compile.invalid import InvalidFlow
+from kairos.workflows.compile.invalid import InvalidFlow, meant_by
 from kairos.workflows.compile.operators import (
     DEEPEST_BODY,
     MOST_ITEMS,
@@ -115,10 +114,8 @@ def _check_scope(operators: Sequence[Operator], around: frozenset[str], *, depth
 
 def _check_known(operator: str | None, name: str, seen: frozenset[str]) -> None:
     if name not in seen:
-        near = get_close_matches(name, sorted(seen), n=1)
-        known = ", ".join(sorted(seen)[:20])
-        hint = f"; did you mean '{near[0]}'?" if near else f"; there are {known}"
-        raise InvalidFlow(operator, f"there is no operator '{name[:100]}' here{hint}")
+        hint = meant_by(name, sorted(seen))
+        raise InvalidFlow(operator, f"there is no operator '{name[:100]}' here; {hint}")
 
 
 def _check_outputs(declaration: Declaration) -> None:

@@ -1,9 +1,8 @@
 """Checks of operators' templates and expressions."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Iterator
 
-from kairos.workflows.compile.invalid import InvalidFlow
+from kairos.workflows.compile.invalid import InvalidFlow, meant_by
 from kairos.workflows.compile.operators import (
     Argued,
     Arguments,
@@ -80,8 +79,7 @@ def unknown_name(operator: Operator, name: str, known: Collection[str]) -> Inval
     """Return the error for a name that nothing defines. `known`: the defined names."""
     written = (*templates_of(operator), *expressions_of(operator))
     key, source = next((key, source) for key, source in written if name in source)
-    near = get_close_matches(name, known, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"there are {_listed(known)}"
+    hint = meant_by(name, sorted(known))
     return InvalidFlow(
         operator.name,
         f"it needs '{name}', and there is no operator of this name; {hint}",
@@ -101,9 +99,10 @@ def check_templates(operator: Operator) -> None:
     for key, source, language, bound in sources_of(operator):
         names = {use.name for use in uses_of(operator.name, key, source, language)}
         if unbound := sorted(names - set(bound)):
+            listed = ", ".join(sorted(bound)[:20]) or "nothing"
             raise InvalidFlow(
                 operator.name,
-                f"it needs '{unbound[0]}', which is not bound to anything; bound: {_listed(bound)}",
+                f"it needs '{unbound[0]}', which is not bound to anything; bound: {listed}",
                 key=key,
                 offset=_line_of(unbound[0], source),
             )
@@ -122,7 +121,3 @@ def _line_of(name: str, source: str) -> int:
             if name in line and marks in line:
                 return number
     return 0
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)[:20]) or "nothing"

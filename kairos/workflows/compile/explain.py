@@ -185,7 +185,6 @@ def _operators(
     depth: int = 0,
     times: int = 1,
 ) -> Iterator[ExplainedOperator]:
-    fetched = {each.operator for each in plan.fetches}
     by_operator = prediction.by_operator if prediction else {}
     for each in operators:
         call = isinstance(each.params, Asking)
@@ -195,7 +194,7 @@ def _operators(
             needs=needs(each),
             depth=depth,
             at_most=times,
-            fetched=each.name in fetched,
+            fetched=each.name in plan.fetches,
             is_call=call,
             shared=call and each.purity == "pure" and plan.passes.cse,
             predicted=by_operator.get(each.name),

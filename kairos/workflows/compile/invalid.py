@@ -1,5 +1,8 @@
 """Errors of declared workflows, and of single rows."""
 
+from collections.abc import Sequence
+from difflib import get_close_matches
+
 from kairos.core import KairosError, SetupError
 
 
@@ -18,6 +21,12 @@ class InvalidFlow(SetupError):
         self.operator = operator
         self.key = key
         self.offset = offset
+
+
+def meant_by(name: str, known: Sequence[str]) -> str:
+    """Return a hint for an unknown name: the nearest of the known ones, or some of them."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known[:20])}"
 
 
 class OperatorFailed(KairosError):

@@ -14,9 +14,8 @@ from kairos.workflows.compile.operators import (
     Generation,
     Group,
     Reference,
-    RegisteredCall,
 )
-from kairos.workflows.compile.passes.cached import CacheFetch, cache_fetches
+from kairos.workflows.compile.passes.cached import cache_fetches
 from kairos.workflows.compile.passes.cse import merge_equal
 from kairos.workflows.compile.passes.decoding import PartialDecode, itemised, partial_decodes
 from kairos.workflows.compile.passes.dependencies import data_dependencies
@@ -58,7 +57,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pruned: tuple[str, ...]
     freed: Mapping[str, tuple[str, ...]]  # by operator, dependencies that it need not wait for
     merged: Mapping[str, str]  # by removed operator, the one that replaces it
-    fetches: tuple[CacheFetch, ...]
+    fetches: tuple[str, ...]  # operators whose results are looked up first
     partial: tuple[PartialDecode, ...]
     prefills: tuple[PartialPrefill, ...]
     static_prefixes: tuple[StaticPrefix, ...]
@@ -82,11 +81,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def generations(self) -> dict[str, Generation]:
         return llm_operators(self.declaration.operators)
-
-    @property
-    def functions(self) -> tuple[str, ...]:
-        params = [each.params for each in every_operator(self.declaration.operators)]
-        return tuple(dict.fromkeys(p.function for p in params if isinstance(p, RegisteredCall)))
 
     @property
     def group(self) -> str | None:
@@ -181,12 +175,11 @@ def _simplified(
             pruned += [e.name for e in every_operator(before.operators) if e.name not in left]
         if not passes.identities:
             break
-        fewer = collapse(now)
-        if not fewer.into:
+        now, into = collapse(now)
+        if not into:
             break
-        now = fewer.declaration
-        known = {name: reference_renamed(into, fewer.into) for name, into in collapsed.items()}
-        collapsed = {**known, **fewer.into}
+        known = {name: reference_renamed(given, into) for name, given in collapsed.items()}
+        collapsed = {**known, **into}
     return now, collapsed, tuple(pruned)
 
 
@@ -204,14 +197,12 @@ def _reduced(
     for _ in range(_MOST_ROUNDS):
         before = now
         if passes.dependencies:
-            loose = data_dependencies(now)
-            now = loose.declaration
-            for name, gone in loose.of.items():
+            now, loose = data_dependencies(now)
+            for name, gone in loose.items():
                 freed[name] = (*freed.get(name, ()), *gone)
         if passes.cse:
-            both = merge_equal(now)
-            now = both.declaration
-            merged |= both.into
+            now, into = merge_equal(now)
+            merged |= into
         if now == before or not (passes.dependencies and passes.cse):
             break
     return now, freed, merged

@@ -33,7 +33,6 @@ from kairos.workflows.compile.operators import (
     Search,
     StagedMap,
 )
-from kairos.workflows.compile.passes.cached import CacheFetch
 from kairos.workflows.compile.passes.decoding import PartialDecode
 from kairos.workflows.compile.passes.prefill import PartialPrefill
 from kairos.workflows.compile.references import (
@@ -122,7 +121,7 @@ _OF: Mapping[type, tuple[Kind, Engine]] = {
 class Divided(NamedTuple):
     """Results of passes: operators that are fetched, streamed, or prefilled."""
 
-    fetches: tuple[CacheFetch, ...]
+    fetches: tuple[str, ...]
     partial: tuple[PartialDecode, ...]
     prefills: tuple[PartialPrefill, ...]
 
@@ -174,7 +173,7 @@ class _Making:
         self.found: list[Primitive] = []
         self._items, self._unrolled = dict(items), unrolled
         self._times = 1  # of the current body
-        self._fetched = {each.operator for each in divided.fetches}
+        self._fetched = divided.fetches
         self._partial = {each.operator for each in divided.partial}
         self._prefills = {each.operator: each for each in divided.prefills}
         self.gates = gates(declaration)

@@ -21,7 +21,6 @@ count each time they are used.
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import TypeVar
 
 import msgspec
@@ -29,7 +28,7 @@ import yaml
 
 from kairos.core import InvalidFile
 from kairos.workflows.compile.check import check
-from kairos.workflows.compile.invalid import InvalidFlow
+from kairos.workflows.compile.invalid import InvalidFlow, meant_by
 from kairos.workflows.compile.operators import Declaration, Operator, Output
 from kairos.workflows.compile.query_settings import check_settable
 from kairos.workflows.declare.yaml_operators import (
@@ -142,8 +141,7 @@ class _File:
         elif kind == "output":
             problem = f"operator '{name[:100]}': what comes out stands under `outputs:` at the top"
         elif kind is not None:
-            near = get_close_matches(str(kind), KINDS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are {known}"
+            hint = meant_by(str(kind), list(KINDS))
             problem = f"operator '{name[:100]}': no kind '{str(kind)[:100]}'; {hint}"
         raise self._invalid(problem, (*where, "kind") if kind is not None else where)
 
@@ -156,8 +154,7 @@ class _File:
         read: dict[str, object] = {}
         for key, each in value.items():
             if key not in fields:
-                near = get_close_matches(key, fields, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(fields)}"
+                hint = meant_by(key, list(fields))
                 raise self._invalid(f"{what} has no '{key[:100]}'; {hint}", (*where, key))
             try:
                 read[key] = msgspec.convert(each, fields[key].type)

@@ -95,7 +95,7 @@ def compile_stage(plan: Plan, stage: int) -> CompiledScope:
 class _Compiler:
     def __init__(self, plan: Plan, stage: int) -> None:
         self._plan, self._stage = plan, stage
-        self._fetches = {each.operator for each in plan.fetches}
+        self._fetches = frozenset(plan.fetches)
         self._early = {name for each in plan.partial for name in each.maps}
         self._declared: dict[str, str] = {}
         for each in every_operator(plan.declaration.operators):

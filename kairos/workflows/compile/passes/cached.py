@@ -1,13 +1,11 @@
 """Choose the operators whose results are looked up in the cache before they are computed.
 
-A `CacheFetch` precedes every call whose result may be cached: a deterministic one. It is found by
-the signature of the rendered request, so a row unchanged since an earlier run is fetched, and so is
+A fetch precedes every call whose result may be cached: a deterministic one. It is found by the
+signature of the rendered request, so a row unchanged since an earlier run is fetched, and so is
 an equal request of another flow to the same model.
 """
 
 from collections.abc import Iterable
-
-import msgspec
 
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.operators import (
@@ -22,12 +20,8 @@ from kairos.workflows.compile.operators import (
 _WORTH_IT = Generation | RegisteredCall | Embedding | Rerank
 
 
-class CacheFetch(msgspec.Struct, frozen=True):
-    operator: str
-
-
-def cache_fetches(operators: Iterable[Operator]) -> tuple[CacheFetch, ...]:
-    return tuple(CacheFetch(each.name) for each in every_operator(operators) if is_kept(each))
+def cache_fetches(operators: Iterable[Operator]) -> tuple[str, ...]:
+    return tuple(each.name for each in every_operator(operators) if is_kept(each))
 
 
 def is_kept(operator: Operator) -> bool:

@@ -9,24 +9,17 @@ Equal calls across rows are merged when they are made, by their signatures
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from kairos.workflows.compile.graph import in_order
 from kairos.workflows.compile.operators import Declaration, Operator
 from kairos.workflows.compile.passes.structure import deterministic, structure
 from kairos.workflows.compile.references import renamed, with_body, with_replaced
 
 
-class Merged(msgspec.Struct, frozen=True):
-    declaration: Declaration
-    into: Mapping[str, str]  # by removed operator, the one that replaces it
-
-
-def merge_equal(declaration: Declaration) -> Merged:
-    """Merge equal operators. Idempotent."""
+def merge_equal(declaration: Declaration) -> tuple[Declaration, Mapping[str, str]]:
+    """Merge equal operators; also return what replaces each removed one. Idempotent."""
     into: dict[str, str] = {}
     operators = _merged(declaration.operators, into)
-    return Merged(with_replaced(declaration, operators, into), into)
+    return with_replaced(declaration, operators, into), into
 
 
 def _merged(operators: Sequence[Operator], into: dict[str, str]) -> tuple[Operator, ...]:

@@ -20,18 +20,18 @@ from kairos.workflows.compile.operators import Declaration, Group, Loop, MapOver
 from kairos.workflows.compile.references import needs, with_body
 
 
-class Freed(msgspec.Struct, frozen=True):
-    declaration: Declaration
-    of: Mapping[str, tuple[str, ...]]  # by operator, the removed `after`
+def data_dependencies(
+    declaration: Declaration,
+) -> tuple[Declaration, Mapping[str, tuple[str, ...]]]:
+    """Remove unneeded dependencies of operators in an order of dependencies. Idempotent.
 
-
-def data_dependencies(declaration: Declaration) -> Freed:
-    """Remove unneeded dependencies of operators in an order of dependencies. Idempotent."""
+    Also return, by operator, the removed `after`.
+    """
     if any(isinstance(each.params, Group) for each in declaration.operators):
-        return Freed(declaration, {})
+        return declaration, {}
     freed: dict[str, tuple[str, ...]] = {}
     operators = _loosened(declaration.operators, outputs_need(declaration.outputs), freed)
-    return Freed(msgspec.structs.replace(declaration, operators=operators), freed)
+    return msgspec.structs.replace(declaration, operators=operators), freed
 
 
 def _loosened(

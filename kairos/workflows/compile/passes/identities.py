@@ -8,8 +8,6 @@ One that waits for something else, or has a default for failures, stays.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
-
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.check_templates import templates_of
 from kairos.workflows.compile.graph import in_order
@@ -38,18 +36,11 @@ from kairos.workflows.compile.templates import Opaque, Slot, expression, templat
 from kairos.workflows.compile.values import as_text
 
 
-class Collapsed(msgspec.Struct, frozen=True):
-    """Flow without identities. `into`: by removed operator, its replacement."""
-
-    declaration: Declaration
-    into: Mapping[str, Reference]
-
-
-def collapse(declaration: Declaration) -> Collapsed:
-    """Return a flow without its identities. Idempotent."""
+def collapse(declaration: Declaration) -> tuple[Declaration, Mapping[str, Reference]]:
+    """Return a flow without its identities, and by removed operator its input. Idempotent."""
     collapsing = _Collapsing(declaration)
     operators = collapsing.scope(declaration.operators)
-    return Collapsed(with_replaced(declaration, operators, collapsing.into), collapsing.into)
+    return with_replaced(declaration, operators, collapsing.into), collapsing.into
 
 
 class _Collapsing:
