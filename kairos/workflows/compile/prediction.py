@@ -236,8 +236,9 @@ class _Flow:
     def _add(self, operator: Operator) -> None:
         params = operator.params
         is_text = isinstance(params, Format | Chunking)
+        asks = any(name in self._symbols for name in named_in(operator.inputs.values()))
         wanted = self._wanted(operator)
-        if isinstance(params, Input | Data) or (is_text and self._is_known(operator)):
+        if isinstance(params, Input | Data) or (is_text and not asks):
             self._known.append((operator, wanted))
             return
         parts = frozenset(self._leading(operator))
@@ -304,9 +305,6 @@ class _Flow:
             symbol = self._symbols.get(name)
             found.update((name,) if symbol is None else symbol.known)
         return frozenset(found)
-
-    def _is_known(self, operator: Operator) -> bool:
-        return not any(name in self._symbols for name in named_in(operator.inputs.values()))
 
     def _leading(self, operator: Operator) -> Iterator[int]:
         """Yield the parts that an operator uses; of columns the ones that templates name."""

@@ -100,7 +100,8 @@ class _Writing:
                 self._data[each.name] = params.value
             elif isinstance(params, Format) and each.on_error != "default":
                 pieces = joined(self._pieces(params.template, each.inputs))
-                if len(pieces) <= _MOST_PIECES and _characters(pieces) <= _MOST_CHARACTERS:
+                size = sum(len(piece.text) for piece in pieces if isinstance(piece, Text))
+                if len(pieces) <= _MOST_PIECES and size <= _MOST_CHARACTERS:
                     self._formats[each.name] = pieces
             elif isinstance(params, Generation):
                 yield each.name, joined(self._messages(params, each.inputs))
@@ -153,7 +154,3 @@ def joined(pieces: Iterator[Piece] | Sequence[Piece]) -> Prompt:
         elif text := "".join(each.text for each in group if isinstance(each, Text)):
             found.append(Text(text))
     return tuple(found)
-
-
-def _characters(pieces: Prompt) -> int:
-    return sum(len(each.text) for each in pieces if isinstance(each, Text))

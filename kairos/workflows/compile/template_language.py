@@ -109,7 +109,7 @@ class JsonEnvironment(ImmutableSandboxedEnvironment):
             name: of if name in _AT_ONCE else _metered(of) for name, of in FILTERS.items()
         }
         self.tests = {name: self.tests[name] for name in ALLOWED_TESTS}
-        self.tests |= {"even": _is_even, "odd": _is_odd}
+        self.tests |= {"even": _is_even, "odd": lambda value: not _is_even(value)}
 
     def getattr(self, obj: object, attribute: str) -> object:
         if isinstance(obj, LoopContext) and attribute in _OF_LOOPS:
@@ -145,10 +145,6 @@ def _is_even(value: object) -> bool:
         kind = type_name(value)
         raise TemplateError(f"`is even` and `is odd` are about numbers: this is a {kind}")
     return value % 2 == 0
-
-
-def _is_odd(value: object) -> bool:
-    return not _is_even(value)
 
 
 def _work_of(context: Context) -> TemplateWork:
@@ -225,14 +221,6 @@ def _length(value: object) -> int:
     return len(_defined(value))  # type: ignore[arg-type]
 
 
-def _first(value: object) -> object:
-    return next(iter(_items_of(value)), None)
-
-
-def _last(value: object) -> object:
-    return next(iter(list(_items_of(value))[::-1]), None)
-
-
 def _number(value: object) -> object:
     """Return the number in a text; a number as it is."""
     if isinstance(value, int | float):
@@ -246,8 +234,8 @@ FILTERS: dict[str, Callable[..., object]] = {
     "join": _join,
     "default": _default,
     "length": _length,
-    "first": _first,
-    "last": _last,
+    "first": lambda value: next(iter(_items_of(value)), None),
+    "last": lambda value: next(iter(list(_items_of(value))[::-1]), None),
     "number": _number,
     "items": lambda value: [list(pair) for pair in value.items()],
     "upper": lambda value: _text(value).upper(),

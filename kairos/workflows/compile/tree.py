@@ -92,9 +92,11 @@ def _parted(one: Prompt, other: Prompt) -> tuple[Prompt, Prompt, Prompt]:
         if a == b:
             continue
         if isinstance(a, Text) and isinstance(b, Text) and a.text[0] == b.text[0]:
-            same = _same_characters(a.text, b.text)
-            both = (*one[:at], Text(a.text[:same]))
-            return both, _rest(a, same, one[at + 1 :]), _rest(b, same, other[at + 1 :])
+            both = zip(a.text, b.text, strict=False)
+            differ = (place for place, (x, y) in enumerate(both) if x != y)
+            same = next(differ, min(len(a.text), len(b.text)))
+            common = (*one[:at], Text(a.text[:same]))
+            return common, _rest(a, same, one[at + 1 :]), _rest(b, same, other[at + 1 :])
         return one[:at], one[at:], other[at:]
     least = min(len(one), len(other))
     return one[:least], one[least:], other[least:]
@@ -103,11 +105,6 @@ def _parted(one: Prompt, other: Prompt) -> tuple[Prompt, Prompt, Prompt]:
 def _rest(text: Text, taken: int, behind: Prompt) -> Prompt:
     left = text.text[taken:]
     return (Text(left), *behind) if left else behind
-
-
-def _same_characters(a: str, b: str) -> int:
-    differ = (at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
-    return next(differ, min(len(a), len(b)))
 
 
 def _key(piece: Piece) -> object:

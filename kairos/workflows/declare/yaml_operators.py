@@ -288,7 +288,8 @@ def params_of(
         case LoopEntry():
             return _loop(name, entry, body, scope, inner)
         case MapEntry():
-            return _map(name, entry, body, scope, inner)
+            over = argument_of(name, "over", entry.over, scope)
+            return MapOver(over, body, _result(name, entry.result, inner), entry.max_items)
         case InputEntry():
             return Input(tuple(entry.columns))
         case FilterEntry():
@@ -348,10 +349,3 @@ def _loop(
         until = {"state": result, **_by_name(names - {"state"}, inner)}
     start = argument_of(name, "start", entry.start, scope)
     return Loop(start, body, result, entry.max_rounds, entry.until, until)
-
-
-def _map(
-    name: str, entry: MapEntry, body: tuple[Operator, ...], scope: Scope, inner: Scope
-) -> MapOver:
-    over = argument_of(name, "over", entry.over, scope)
-    return MapOver(over, body, _result(name, entry.result, inner), entry.max_items)

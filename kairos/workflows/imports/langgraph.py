@@ -102,7 +102,10 @@ class _Import:
         for nodes in steps_of(self._builder):
             # A step reads only writes of earlier steps.
             self._written.append([each for node in nodes for each in self._node(node)])
-        self._outputs()
+        keys = sorted(self._builder.schemas[self._builder.output_schema])
+        final = self._read("final", self._final, keys)
+        for key in keys:
+            self._flow.output(key, final[key])
         return ImportedGraph(self._flow, self._opaque)
 
     def _node(self, node: str) -> list[_Write]:
@@ -159,12 +162,6 @@ class _Import:
             if writers:
                 return writers[0].operand if len(writers) == 1 and writers[0].is_text else None
         return self._row[key] if key in self._given else None
-
-    def _outputs(self) -> None:
-        keys = sorted(self._builder.schemas[self._builder.output_schema])
-        final = self._read("final", self._final, keys)
-        for key in keys:
-            self._flow.output(key, final[key])
 
     def _read(self, name: str, function: Any, keys: list[str]) -> Operand:
         return self._call(name, function, "pure", {**self._history(), "keys": keys})

@@ -163,7 +163,9 @@ class EnginePool(Generic[Item, Result]):
             await work.done
         finally:
             if work.left:
-                self._withdraw(work)
+                for number in [n for n, part in self._parts.items() if part.work is work]:
+                    self._queue.withdraw(number)
+                    del self._parts[number]
         return [each for each in work.results if each is not None]
 
     @property
@@ -206,11 +208,6 @@ class EnginePool(Generic[Item, Result]):
     def _wait(self, part: _Part[Item, Result]) -> None:
         work = part.work
         self._parts[self._queue.add(work.query, work.depth, part.items, work.tenant)] = part
-
-    def _withdraw(self, work: _Work[Item, Result]) -> None:
-        for number in [n for n, part in self._parts.items() if part.work is work]:
-            self._queue.withdraw(number)
-            del self._parts[number]
 
     @property
     def is_ready(self) -> bool:

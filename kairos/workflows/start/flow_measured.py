@@ -231,7 +231,8 @@ def _items(command: Calling) -> list[Any]:
         case RunProcessor(kind="embed", arguments=arguments):
             return _listed(arguments["texts"])
         case RunProcessor(kind="rerank", arguments=arguments):
-            return [_text(each) for each in _listed(arguments["passages"])]
+            passages = _listed(arguments["passages"])
+            return [each["text"] if isinstance(each, Mapping) else each for each in passages]
         case RunProcessor(arguments=arguments):
             texts, vectors = _listed(arguments["texts"]), _listed(arguments["vectors"])
             return list(zip(texts, vectors, strict=True))
@@ -240,10 +241,6 @@ def _items(command: Calling) -> list[Any]:
 
 def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def _text(passage: object) -> object:
-    return passage["text"] if isinstance(passage, Mapping) else passage
 
 
 async def measured_factors(

@@ -26,7 +26,11 @@ def _merged(operators: Sequence[Operator], into: dict[str, str]) -> tuple[Operat
     kept: list[Operator] = []
     seen: dict[str, str] = {}
     for each in in_order(operators):
-        operator = _body_merged(renamed(each, into), into)
+        operator = renamed(each, into)
+        if operator.body:
+            inner: dict[str, str] = {}
+            operator = with_body(operator, _merged(operator.body, inner), inner)
+            into.update(inner)
         if not deterministic(operator):
             kept.append(operator)
             continue
@@ -36,12 +40,3 @@ def _merged(operators: Sequence[Operator], into: dict[str, str]) -> tuple[Operat
         else:
             into[operator.name] = first
     return tuple(kept)
-
-
-def _body_merged(operator: Operator, into: dict[str, str]) -> Operator:
-    if not operator.body:
-        return operator
-    inner: dict[str, str] = {}
-    body = _merged(operator.body, inner)
-    into.update(inner)
-    return with_body(operator, body, inner)

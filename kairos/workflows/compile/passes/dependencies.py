@@ -48,7 +48,11 @@ def _loosened(
     `around`: operators around the scope that every row needs. `behind`: operators after an effect
     around it; `before_effect`: an effect may follow all its operators.
     """
-    effects = [each.name for each in operators if _has_effect(each)]
+    effects = [
+        each.name
+        for each in operators
+        if any(one.purity == "effect" for one in every_operator([each]))
+    ]
     before = ancestors(operators, effects)
     if before_effect:
         before = frozenset(each.name for each in operators)
@@ -69,7 +73,3 @@ def _loosened(
             freed[each.name] = loose
         found.append(changed)
     return tuple(found)
-
-
-def _has_effect(operator: Operator) -> bool:
-    return any(each.purity == "effect" for each in every_operator([operator]))

@@ -60,7 +60,9 @@ class _Collapsing:
             operator = renamed(each, self.into)
             given = self._given(operator)
             if given is None or (operator.name in self._results and given.operator not in here):
-                kept.append(self._body(operator))
+                if operator.body:
+                    operator = with_body(operator, self.scope(operator.body), self.into)
+                kept.append(operator)
                 if _gives_text(operator):
                     self._texts.add(operator.name)
             else:
@@ -76,12 +78,6 @@ class _Collapsing:
             return given if isinstance(given, Reference) else None
         is_text = not isinstance(operator.params, Format) or given.operator in self._texts
         return given if is_text and not given.path else None
-
-    def _body(self, operator: Operator) -> Operator:
-        if not operator.body:
-            return operator
-        body = self.scope(operator.body)
-        return with_body(operator, body, self.into)
 
 
 def _unchanged(operator: Operator) -> Argument | None:

@@ -33,7 +33,6 @@ from kairos.workflows.compile.operators import (
     Group,
     Loop,
     MapOver,
-    MessageTemplate,
     Operator,
     Reference,
 )
@@ -46,7 +45,7 @@ LEAST_TOKENS = 16  # a shorter prefix fills no block of an engine
 MOST_SPLITS = 8  # candidate places in a prompt, from its end on
 MOST_ROWS = 4  # open rows, with which prefills are sent
 
-_Place = tuple[int, int, Segment]
+_Place = tuple[int, int, Segment]  # a segment after the numbers of its message and of itself
 
 
 class PartialPrefill(msgspec.Struct, frozen=True):
@@ -141,7 +140,12 @@ class _Finding:
         `around`: the operator itself, or the map or loop around it.
         """
         assert isinstance(llm.params, Generation)
-        places, found = list(_places(llm.params.messages)), list[PartialPrefill]()
+        places: list[_Place] = [
+            (at, number, segment)
+            for at, message in enumerate(llm.params.messages)
+            for number, segment in enumerate(template(message.template).segments)
+        ]
+        found: list[PartialPrefill] = []
         for count in reversed(self._splits(llm, around, places)):
             part = self._part(llm, around, places, count)
             if part is None or not self._pays(part):
@@ -255,10 +259,3 @@ def _names(segment: Segment) -> Sequence[str]:
 def _waits(llm: Operator, segment: Segment) -> set[str]:
     """Return the operators whose values a segment needs; some may be in the body."""
     return {*named_in(llm.inputs[name] for name in _names(segment))}
-
-
-def _places(messages: Sequence[MessageTemplate]) -> Iterator[_Place]:
-    """Yield each segment with the numbers of its message and of itself."""
-    for at, message in enumerate(messages):
-        for number, segment in enumerate(template(message.template).segments):
-            yield at, number, segment

@@ -16,12 +16,9 @@ def prune(declaration: Declaration) -> Declaration:
 
 
 def _pruned(operators: Sequence[Operator], wanted: Iterable[str]) -> tuple[Operator, ...]:
-    inner = [_inner(each) for each in operators]  # first: what only they need goes with them
+    inner = []  # first: what only they need goes with them
+    for each in operators:
+        body = _pruned(each.body, named_in(inner_arguments(each)))
+        inner.append(with_body(each, body) if body else each)
     kept = ancestors(inner, wanted)
     return tuple(each for each in inner if each.name in kept)
-
-
-def _inner(operator: Operator) -> Operator:
-    if not operator.body:
-        return operator
-    return with_body(operator, _pruned(operator.body, named_in(inner_arguments(operator))))
