@@ -6,14 +6,7 @@ import msgspec
 
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.check_templates import sources_of
-from kairos.workflows.compile.operators import (
-    Argued,
-    Argument,
-    Declaration,
-    Input,
-    Loop,
-    Path,
-)
+from kairos.workflows.compile.operators import Argued, Argument, Declaration, Input, Loop, Path
 from kairos.workflows.compile.references import inner_arguments, own_arguments, referred
 
 

@@ -9,12 +9,7 @@ from kairos.workflows.compile.check import check, every_operator, llm_operators
 from kairos.workflows.compile.columns import Columns, columns
 from kairos.workflows.compile.costs.latency import TYPICAL_LATENCIES, Latencies
 from kairos.workflows.compile.graph import ancestors, in_order, outputs_need
-from kairos.workflows.compile.operators import (
-    Declaration,
-    Generation,
-    Group,
-    Reference,
-)
+from kairos.workflows.compile.operators import Declaration, Generation, Group, Reference
 from kairos.workflows.compile.passes.cached import cache_fetches
 from kairos.workflows.compile.passes.cse import merge_equal
 from kairos.workflows.compile.passes.decoding import PartialDecode, itemised, partial_decodes

@@ -113,11 +113,7 @@ class PlanMoves:
 
 
 def _problem(
-    works: Sequence[OperatorWork],
-    loads: Mapping[str, LoadTime],
-    devices: int,
-    *,
-    replicas: bool,
+    works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], devices: int, *, replicas: bool
 ) -> Problem:
     number = {each.name: at for at, each in enumerate(works)}
     needs = [[number[name] for name in each.needs if name in number] for each in works]

@@ -182,11 +182,7 @@ class _Making:
         self._answers = {name: each.completion_tokens for name, each in shapes.items()}
 
     def scope(
-        self,
-        operators: Sequence[Operator],
-        tails: dict[str, Names],
-        path: str,
-        around: Names,
+        self, operators: Sequence[Operator], tails: dict[str, Names], path: str, around: Names
     ) -> None:
         """Add the operators of a scope. `around`: primitives that all of them follow."""
         for each in operators:

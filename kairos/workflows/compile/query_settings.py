@@ -79,11 +79,7 @@ def check_settable(declaration: Declaration) -> None:
 
 
 def _check_known(
-    name: str,
-    operator: str,
-    parameter: str,
-    kinds: Mapping[str, str],
-    settable: tuple[str, ...],
+    name: str, operator: str, parameter: str, kinds: Mapping[str, str], settable: tuple[str, ...]
 ) -> None:
     if operator not in kinds:
         known = ", ".join(f"'{each}'" for each in list(kinds)[:20])

@@ -21,12 +21,7 @@ from kairos.workflows.compile.operators import (
     Operator,
     Reference,
 )
-from kairos.workflows.compile.references import (
-    inner_arguments,
-    needs,
-    own_arguments,
-    referred,
-)
+from kairos.workflows.compile.references import inner_arguments, needs, own_arguments, referred
 
 _MOST_OF_A_PART = 0.5  # share of an even part that one value may have
 

@@ -256,12 +256,7 @@ class Flow:
         return self._add(name, params)
 
     def map(
-        self,
-        name: str,
-        over: Operand,
-        body: Callable[..., Operand],
-        *,
-        max_items: int = 1_000,
+        self, name: str, over: Operand, body: Callable[..., Operand], *, max_items: int = 1_000
     ) -> Operand:
         """Declare a map: `body` of each item of a list, with results in the same order.
 

@@ -8,13 +8,7 @@ import msgspec
 
 from kairos.core import InvalidRequest, KairosError, SetupError
 from kairos.workflows.compile.check import every_operator
-from kairos.workflows.compile.operators import (
-    Declaration,
-    Operator,
-    Params,
-    Purity,
-    RegisteredCall,
-)
+from kairos.workflows.compile.operators import Declaration, Operator, Params, Purity, RegisteredCall
 from kairos.workflows.compile.pipeline import Plan
 from kairos.workflows.compile.references import with_changed
 from kairos.workflows.compile.values import NotJson, copied, plain

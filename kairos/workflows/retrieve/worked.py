@@ -62,14 +62,10 @@ class ProcessorCount(msgspec.Struct, frozen=True):
 def batch_metrics(counts: Iterable[ProcessorCount]) -> Iterator[Metric]:
     labels = ["kind", "processor", "outcome"]
     items = SummaryMetricFamily(
-        "kairos_processor_batch_items",
-        "Batches of processors, and their items",
-        labels=labels,
+        "kairos_processor_batch_items", "Batches of processors, and their items", labels=labels
     )
     seconds = SummaryMetricFamily(
-        "kairos_processor_seconds",
-        "Batches of processors, and their duration",
-        labels=labels,
+        "kairos_processor_seconds", "Batches of processors, and their duration", labels=labels
     )
     for each in counts:
         of = [each.kind, each.processor, each.outcome]

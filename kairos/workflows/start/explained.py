@@ -22,11 +22,7 @@ from kairos.workflows.run.engine_host import read_host
 from kairos.workflows.run.flow_file import check_columns, load_flow
 from kairos.workflows.run.tables import open_table
 from kairos.workflows.start.hosted_pool import hosted_work
-from kairos.workflows.start.profile_file import (
-    known_profile,
-    profile_path,
-    read_profile,
-)
+from kairos.workflows.start.profile_file import known_profile, profile_path, read_profile
 
 
 class ExplainOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -294,10 +294,7 @@ async def measured_sharing(
 
 
 async def _engines_sharing(
-    plan: Plan,
-    record: RunRecord,
-    bodies: Sequence[Mapping[str, Any]],
-    open_engines: OpenEngines,
+    plan: Plan, record: RunRecord, bodies: Sequence[Mapping[str, Any]], open_engines: OpenEngines
 ) -> float | None:
     """Return how engines share load; None if they serve different models, or fail."""
     one = msgspec.structs.replace(record, engines=record.engines[:1])

@@ -81,11 +81,7 @@ def host_plan(
 
 
 def hosted_work(
-    plan: Plan,
-    prediction: FlowPrediction,
-    host: HostFile,
-    devices: int,
-    known: FlowProfile | None,
+    plan: Plan, prediction: FlowPrediction, host: HostFile, devices: int, known: FlowProfile | None
 ) -> list[OperatorWork]:
     """Return what operators take on a host's devices, for plans and for runs.
 

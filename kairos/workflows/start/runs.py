@@ -24,11 +24,7 @@ from kairos.workflows.run.pool import OpenEngines
 from kairos.workflows.run.run_places import RunPlaces
 from kairos.workflows.run.run_shown import show_run, show_runs, state_of
 from kairos.workflows.run.run_store import RunDirectory, RunForecast, RunRecord, RunStore
-from kairos.workflows.start.profile_file import (
-    known_profile,
-    profile_path,
-    read_profile,
-)
+from kairos.workflows.start.profile_file import known_profile, profile_path, read_profile
 from kairos.workflows.start.run_found import find_run
 from kairos.workflows.start.run_task import (
     PERFORMERS,

@@ -206,11 +206,7 @@ class _Finding:
         return found[-MOST_SPLITS:]
 
     def _beside(
-        self,
-        llm: Operator,
-        around: Operator,
-        inputs: Mapping[str, Argument],
-        missing: Segment,
+        self, llm: Operator, around: Operator, inputs: Mapping[str, Argument], missing: Segment
     ) -> frozenset[str]:
         """Return the calls that the missing part waits for, and the known part does not."""
         waits = _waits(llm, missing)

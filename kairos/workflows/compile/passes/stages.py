@@ -26,12 +26,7 @@ from kairos.workflows.compile.operators import (
     Reference,
     StagedMap,
 )
-from kairos.workflows.compile.references import (
-    inner_arguments,
-    named_in,
-    own_arguments,
-    with_body,
-)
+from kairos.workflows.compile.references import inner_arguments, named_in, own_arguments, with_body
 
 _LONGEST_BASE = 50  # characters of a name that is extended
 
