@@ -96,32 +96,24 @@ def llm_needs(operators: Sequence[Operator]) -> dict[str, tuple[str, ...]]:
     An operator that needs a loop or a map needs all operators in its body.
     """
     found: dict[str, tuple[str, ...]] = {}
-    _follow(operators, {}, (), found)
+    callers: dict[str, tuple[str, ...]] = {}  # LLM operators that a user of a value waits for
+
+    def follow(operators: Sequence[Operator], around: tuple[str, ...]) -> None:
+        """Follow a scope. `around`: LLM operators that the loop or map around it waits for."""
+        for each in operators:
+            wanted = (name for need in needs(each) for name in callers.get(need, ()))
+            waits = tuple(dict.fromkeys((*around, *wanted)))
+            if isinstance(each.params, Generation):
+                found[each.name] = waits
+                waits = (each.name,)
+            if each.body:
+                follow(each.body, waits)
+                inner = (name for one in each.body for name in callers[one.name])
+                waits = tuple(dict.fromkeys((*waits, *inner)))
+            callers[each.name] = waits
+
+    follow(operators, ())
     return found
-
-
-def _follow(
-    operators: Sequence[Operator],
-    callers: dict[str, tuple[str, ...]],
-    around: tuple[str, ...],
-    found: dict[str, tuple[str, ...]],
-) -> None:
-    """Collect the LLM dependencies of operators in one scope.
-
-    `callers`: for any operator, the LLM operators that a user of its value waits for. `around`: LLM
-    operators that the enclosing loop or map waits for.
-    """
-    for each in operators:
-        wanted = (name for need in needs(each) for name in callers.get(need, ()))
-        waits = tuple(dict.fromkeys((*around, *wanted)))
-        if isinstance(each.params, Generation):
-            found[each.name] = waits
-            waits = (each.name,)
-        if each.body:
-            _follow(each.body, callers, waits, found)
-            inner = (name for one in each.body for name in callers[one.name])
-            waits = tuple(dict.fromkeys((*waits, *inner)))
-        callers[each.name] = waits
 
 
 _ROW = "/row"  # suffix of a segment that differs between rows

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from kairos.core import CallShape, EngineProfile, SetupError
 from kairos.workflows.compile.call_shapes import call_shapes, llm_needs
@@ -65,20 +64,35 @@ def work_of_flow(
     sharing = 1.0 if factors.sharing is None else factors.sharing
     reused = shared_contexts(operators)
     for operator in every_operator(operators):
-        calls = counted.get(operator.name)
-        if isinstance(operator.params, Generation) and calls is not None and calls.calls:
-            model = _model(operator.params.model, profiles)
-            after = tuple(dict.fromkeys(_asked(waits, operator.name, counted)))
-            work = _work(operator.name, model, after, calls, profiles, devices)
-            run_us = (us / parts ** (sharing - 1) for parts, us in enumerate(work.run_us, 1))
-            work = replace(work, run_us=tuple(run_us))
-            context, share = reused.get(operator.name, (None, 0.0))
-            tokens = share * calls.prompt_tokens
-            if context is not None and tokens <= profiles[model].kv_tokens:
-                saved_us = tokens * profiles[model].step.prefill_token_us
-                saved_us = min(saved_us, work.run_us[0] - work.last_us if work.last_us else 0.0)
-                work = replace(work, context=context, reused_us=reuse * max(0.0, saved_us))
-            made.append(work)
+        name, calls = operator.name, counted.get(operator.name)
+        if not isinstance(operator.params, Generation) or calls is None or not calls.calls:
+            continue
+        model = _model(operator.params.model, profiles)
+        engine, number = profiles[model], calls.calls
+        shape = CallShape(
+            prompt=calls.prompt_tokens / number, answer=calls.completion_tokens / number
+        )
+        run_us = tuple(
+            makespan_us(engine, shape, math.ceil(number / parts)) / parts ** (sharing - 1)
+            for parts in range(1, devices + 1)
+        )
+        last_us = makespan_us(engine, shape, 1)
+        context, share = reused.get(name, (None, 0.0))
+        tokens = share * calls.prompt_tokens
+        if tokens > engine.kv_tokens:
+            context, tokens = None, 0.0
+        saved_us = min(tokens * engine.step.prefill_token_us, run_us[0] - last_us)
+        work = OperatorWork(
+            name=name,
+            model=model,
+            needs=tuple(dict.fromkeys(_asked(waits, name, counted))),
+            calls=number,
+            run_us=run_us,
+            last_us=last_us,
+            context=context,
+            reused_us=reuse * max(0.0, saved_us),
+        )
+        made.append(work)
     return made
 
 
@@ -181,26 +195,3 @@ def _model(named: str | None, profiles: Mapping[str, EngineProfile]) -> str:
         known = ", ".join(profiles) or "none"
         raise SetupError(f"the flow has {asked}, and the host file knows {known}: add it there")
     return named
-
-
-def _work(
-    name: str,
-    model: str,
-    after: tuple[str, ...],
-    counted: OperatorCalls,
-    profiles: Mapping[str, EngineProfile],
-    devices: int,
-) -> OperatorWork:
-    shape = CallShape(
-        prompt=counted.prompt_tokens / counted.calls,
-        answer=counted.completion_tokens / counted.calls,
-    )
-    shares = (math.ceil(counted.calls / parts) for parts in range(1, devices + 1))
-    return OperatorWork(
-        name=name,
-        model=model,
-        needs=after,
-        calls=counted.calls,
-        run_us=tuple(makespan_us(profiles[model], shape, share) for share in shares),
-        last_us=makespan_us(profiles[model], shape, 1),
-    )

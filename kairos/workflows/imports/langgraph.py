@@ -27,7 +27,8 @@ import msgspec
 from kairos.core import SetupError
 from kairos.workflows.compile.invalid import InvalidFlow, OperatorFailed
 from kairos.workflows.compile.operators import MOST_OPERATORS, RESERVED, Purity
-from kairos.workflows.declare import Flow, Operand
+from kairos.workflows.declare.declaring import Flow
+from kairos.workflows.declare.operand import Operand
 from kairos.workflows.imports.langchain import LiftedChain, NotLifted, lifted
 
 

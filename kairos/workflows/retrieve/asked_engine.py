@@ -86,12 +86,7 @@ class _Embeddings(msgspec.Struct):
 
 
 async def ask_vectors(engine: AskedEngine, model: str | None, texts: Sequence[str]) -> list[str]:
-    """Return the vector of each text.
-
-    Raises:
-        Unavailable: a retry makes sense.
-        KairosError: a retry makes no sense.
-    """
+    """Return the vector of each text. Raises: as `AskedEngine.ask`."""
     answer = await engine.ask("/embeddings", model, {"input": texts, "encoding_format": "base64"})
     try:
         return read_vectors(answer, len(texts))
@@ -134,9 +129,7 @@ class _Ranking(msgspec.Struct):
 async def ask_scores(engine: AskedEngine, model: str | None, pairs: Sequence[Pair]) -> list[float]:
     """Return the score of each pair. Engines take one query at a time: there is a call for each.
 
-    Raises:
-        Unavailable: a retry makes sense.
-        KairosError: a retry makes no sense.
+    Raises: as `AskedEngine.ask`.
     """
     calls = [
         _ask_ranking(engine, model, query, [passage for _, passage in of_query])

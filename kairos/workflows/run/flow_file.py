@@ -8,7 +8,9 @@ import msgspec
 from kairos.core import SetupError
 from kairos.workflows.compile.operators import Declaration
 from kairos.workflows.compile.pipeline import Passes, Plan, compile_plan
-from kairos.workflows.declare import Flow, Functions, from_openai_batch
+from kairos.workflows.declare.declaring import Flow
+from kairos.workflows.declare.functions import Functions
+from kairos.workflows.declare.openai_batch import from_openai_batch
 from kairos.workflows.declare.python_file import load_functions, load_module, only_one
 from kairos.workflows.declare.yaml_file import read_yaml
 from kairos.workflows.run.rows import InputTable
