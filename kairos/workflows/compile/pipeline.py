@@ -20,7 +20,7 @@ from kairos.workflows.compile.passes.prune import prune
 from kairos.workflows.compile.passes.stages import staged
 from kairos.workflows.compile.passes.static_prefixes import StaticPrefix, static_prefixes
 from kairos.workflows.compile.passes.staying import staying
-from kairos.workflows.compile.primitives import Divided, PrimitiveGraph, primitives
+from kairos.workflows.compile.primitives import Divided, Primitive, greatest_depths, primitives
 from kairos.workflows.compile.query_settings import check_settable
 from kairos.workflows.compile.references import reference_renamed
 
@@ -89,7 +89,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         groups = (e.name for e in declared.operators if isinstance(e.params, Group))
         return next((name for name in groups if name in needed), None)
 
-    def primitives(self, items: Mapping[str, int] = {}) -> PrimitiveGraph:
+    def primitives(self, items: Mapping[str, int] = {}) -> tuple[Primitive, ...]:
         """Return the engines' work for a row as primitives.
 
         `items`: see `primitives.primitives`.
@@ -146,7 +146,7 @@ def compile_plan(
         prefills=divided.prefills,
         static_prefixes=static_prefixes(now.operators) if passes.touch else (),
         table=table,
-        depths=primitives(now, divided).depths,
+        depths=greatest_depths(primitives(now, divided)),
         staying=stay,
     )
 

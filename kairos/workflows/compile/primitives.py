@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kairos.workflows.compile.call_shapes import call_shapes
 from kairos.workflows.compile.gates import gates
 from kairos.workflows.compile.operators import (
     Aggregate,
@@ -47,7 +46,6 @@ Kind = Literal[
     "Prefill", "PartialPrefill", "FullPrefill", "Decode", "PartialDecode", "Embed", "Ingest",
     "Search", "Rerank", "Call", "Condition", "Aggregate", "CacheFetch",
 ]  # fmt: skip
-Engine = Literal["llm", "embedder", "reranker", "collection", "function", "none"]
 Names = tuple[str, ...]
 
 
@@ -56,37 +54,28 @@ class Primitive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `name`: the node (`workflows/execute/facts.py`) and the kind. `inputs`: names of primitives.
     `batch`: texts or items at once. `depth`: position on the longest path to an output (a
-    CacheFetch does not count). `expects`: tokens of a prompt or of an answer.
+    CacheFetch does not count).
     """
 
     name: str
     op: str
     kind: Kind
-    engine: Engine
     inputs: Names
     batch: int = 1
     depth: int = 0
-    expects: int = 0
 
 
-class PrimitiveGraph(msgspec.Struct, frozen=True):
-    """Graph of primitives, each after its inputs. `outputs`: primitives that a row waits for."""
-
-    primitives: tuple[Primitive, ...]
-    outputs: Names
-
-    @property
-    def depths(self) -> dict[str, int]:
-        """Return the greatest depth of each operator's primitives."""
-        found: dict[str, int] = {}
-        for each in self.primitives:
-            found[each.op] = max(found.get(each.op, 0), each.depth)
-        return found
+def greatest_depths(made: Iterable[Primitive]) -> dict[str, int]:
+    """Return the greatest depth of each operator's primitives."""
+    found: dict[str, int] = {}
+    for each in made:
+        found[each.op] = max(found.get(each.op, 0), each.depth)
+    return found
 
 
-def primitive_lines(graph: PrimitiveGraph) -> Iterator[str]:
+def primitive_lines(made: Iterable[Primitive]) -> Iterator[str]:
     """Yield a line for each primitive, for a terminal: depth, name, and inputs."""
-    for each in graph.primitives:
+    for each in made:
         said = f"{each.depth} {each.name}"
         if each.batch > 1:
             said += f" of {each.batch}"
@@ -95,26 +84,26 @@ def primitive_lines(graph: PrimitiveGraph) -> Iterator[str]:
         yield said
 
 
-def with_depths(made: Sequence[Primitive]) -> list[Primitive]:
+def _with_depths(made: Sequence[Primitive]) -> tuple[Primitive, ...]:
     """Return the primitives with their depths, from the end on, as in Teola's algorithm 2."""
     depths = dict.fromkeys((each.name for each in made), 0)
     steps = {each.name: each.kind != "CacheFetch" for each in made}
     for each in reversed(made):
         for name in each.inputs:
             depths[name] = max(depths[name], depths[each.name] + steps[name])
-    return [msgspec.structs.replace(each, depth=depths[each.name]) for each in made]
+    return tuple(msgspec.structs.replace(each, depth=depths[each.name]) for each in made)
 
 
 MOST_PRIMITIVES = 10_000  # beyond this, loops have one round
 
-_OF: Mapping[type, tuple[Kind, Engine]] = {
-    RegisteredCall: ("Call", "function"),
-    Embedding: ("Embed", "embedder"),
-    Ingest: ("Ingest", "collection"),
-    Search: ("Search", "collection"),
-    Rerank: ("Rerank", "reranker"),
-    Group: ("Aggregate", "none"),
-    Aggregate: ("Aggregate", "none"),
+_OF: Mapping[type, Kind] = {
+    RegisteredCall: "Call",
+    Embedding: "Embed",
+    Ingest: "Ingest",
+    Search: "Search",
+    Rerank: "Rerank",
+    Group: "Aggregate",
+    Aggregate: "Aggregate",
 }
 
 
@@ -128,14 +117,14 @@ class Divided(NamedTuple):
 
 def primitives(
     declaration: Declaration, divided: Divided, items: Mapping[str, int] = {}
-) -> PrimitiveGraph:
-    """Return the primitives of a flow. `items`: known lengths of operators' lists."""
-    unrolled = _count(declaration.operators) <= MOST_PRIMITIVES
-    made = _Making(declaration, divided, items, unrolled=unrolled)
-    tails: dict[str, Names] = {}
-    made.scope(_decided_first(declaration.operators, made.gates), tails, "", ())
-    outputs = made.tails((each.value for each in declaration.outputs), tails)
-    return PrimitiveGraph(tuple(with_depths(made.found)), outputs)
+) -> tuple[Primitive, ...]:
+    """Return the primitives of a flow, each after its inputs.
+
+    `items`: known lengths of operators' lists.
+    """
+    made = _Making(declaration, divided, items)
+    made.scope(_decided_first(declaration.operators, made.gates), {}, "", ())
+    return _with_depths(made.found)
 
 
 def _decided_first(operators: Sequence[Operator], gates: Mapping[str, Names]) -> Sequence[Operator]:
@@ -163,37 +152,30 @@ class _Making:
     """Builder of a graph. `tails` of an operator: the primitives after which its value is there."""
 
     def __init__(
-        self,
-        declaration: Declaration,
-        divided: Divided,
-        items: Mapping[str, int],
-        *,
-        unrolled: bool,
+        self, declaration: Declaration, divided: Divided, items: Mapping[str, int]
     ) -> None:
         self.found: list[Primitive] = []
-        self._items, self._unrolled = dict(items), unrolled
+        self._items = dict(items)
+        self._unrolled = _count(declaration.operators) <= MOST_PRIMITIVES
         self._times = 1  # of the current body
         self._fetched = divided.fetches
         self._partial = {each.operator for each in divided.partial}
         self._prefills = {each.operator: each for each in divided.prefills}
         self.gates = gates(declaration)
-        shapes = call_shapes(declaration.operators).calls
-        self._prompts = {n: sum(s.tokens for s in each.prompt) for n, each in shapes.items()}
-        self._answers = {name: each.completion_tokens for name, each in shapes.items()}
 
     def scope(
         self, operators: Sequence[Operator], tails: dict[str, Names], path: str, around: Names
     ) -> None:
         """Add the operators of a scope. `around`: primitives that all of them follow."""
         for each in operators:
-            waits = self.tails(own_arguments(each), tails)
+            waits = self._tails(own_arguments(each), tails)
             gates = (name for name in self.gates.get(each.name, ()) if name in tails)
             after = (tails[name] for name in (*each.after, *gates))
             waits = _joined(around, waits, *after)
             node = path + each.name
             tails[each.name] = self._operator(each, node, waits, tails)
 
-    def tails(self, arguments: Iterable[Argument], tails: Mapping[str, Names]) -> Names:
+    def _tails(self, arguments: Iterable[Argument], tails: Mapping[str, Names]) -> Names:
         return _joined(*(tails[name] for name in named_in(arguments)))
 
     def _operator(
@@ -206,39 +188,35 @@ class _Making:
             case MapOver():
                 return self._map(operator, params, node, waits, tails)
             case Filter() | Branch():
-                decides = self.tails(operator.inputs.values(), tails)
-                return _joined((self._add(operator, node, "Condition", "none", decides),), waits)
+                decides = self._tails(operator.inputs.values(), tails)
+                return _joined((self._add(operator, node, "Condition", decides),), waits)
         if operator.name in self._fetched:
-            waits = (self._add(operator, node, "CacheFetch", "none", waits),)
+            waits = (self._add(operator, node, "CacheFetch", waits),)
         if isinstance(params, Generation):
             return self._generation(operator, node, waits, tails)
         if type(params) not in _OF:
             return waits
-        kind, engine = _OF[type(params)]
-        size = 1 if engine == "none" else self._size(operator.inputs.values())
+        kind = _OF[type(params)]
+        size = 1 if kind == "Aggregate" else self._size(operator.inputs.values())
         self._items.setdefault(operator.name, size if kind == "Embed" else 1)
         if isinstance(params, Search | Rerank):
             self._items[operator.name] = params.top_k
-        return (self._add(operator, node, kind, engine, waits, batch=size),)
+        return (self._add(operator, node, kind, waits, batch=size),)
 
     def _generation(
         self, operator: Operator, node: str, waits: Names, tails: Mapping[str, Names]
     ) -> Names:
-        name = operator.name
-        prompt, answer = self._prompts[name], self._answers[name]
         kind: Kind = "Prefill"
-        if (part := self._prefills.get(name)) is not None:
-            known = self.tails(part.inputs.values(), tails)
-            ahead = min(part.tokens, prompt)
+        if (part := self._prefills.get(operator.name)) is not None:
+            known = self._tails(part.inputs.values(), tails)
             times, self._times = self._times, 1  # one for all items of a map
-            first = self._add(operator, node, "PartialPrefill", "llm", known, expects=ahead)
+            first = self._add(operator, node, "PartialPrefill", known)
             self._times = times
-            waits, prompt, kind = _joined((first,), waits), prompt - ahead, "FullPrefill"
-        last = self._add(operator, node, kind, "llm", waits, expects=prompt)
-        if name in self._partial:
-            last = self._add(operator, node, "PartialDecode", "llm", (last,), expects=answer // 2)
-            answer -= answer // 2
-        return (self._add(operator, node, "Decode", "llm", (last,), expects=answer),)
+            waits, kind = _joined((first,), waits), "FullPrefill"
+        last = self._add(operator, node, kind, waits)
+        if operator.name in self._partial:
+            last = self._add(operator, node, "PartialDecode", (last,))
+        return (self._add(operator, node, "Decode", (last,)),)
 
     def _loop(
         self, operator: Operator, params: Loop, node: str, waits: Names, tails: dict[str, Names]
@@ -250,8 +228,8 @@ class _Making:
             self.scope(params.body, inner, f"{node}.{number}.", state)
             state = inner[params.result.operator]
             if params.until is not None and number + 1 < rounds:
-                decides = _joined(state, self.tails(params.until_inputs.values(), inner))
-                state = (self._add(operator, f"{node}.{number}", "Condition", "none", decides),)
+                decides = _joined(state, self._tails(params.until_inputs.values(), inner))
+                state = (self._add(operator, f"{node}.{number}", "Condition", decides),)
         return state
 
     def _map(
@@ -266,34 +244,21 @@ class _Making:
         inner = {**tails, **dict.fromkeys(placeholders(operator), begins)}
         items, times = self._size([params.over]), self._times
         if isinstance(params, StagedMap) and params.batch is not None:
-            return self._stages(operator, params, params.batch, node, waits, inner, items)
+            parts = []
+            for number, begin in enumerate(range(0, items, params.batch)):
+                self._items[placeholders(operator)[0]] = min(params.batch, items - begin)
+                for each in params.body:
+                    self._items.pop(each.name, None)
+                within = dict(inner)
+                self.scope(params.body, within, f"{node}.{number}.", waits)
+                parts.append(within[params.result.operator])
+            return _joined(*parts)  # the operator that follows joins the parts
         self._items.setdefault(operator.name, items)
         self._times = times * items
         self.scope(params.body, inner, f"{node}.*.", begins)
         self._times = times
-        results = self.tails(inner_arguments(operator), inner)
-        return (self._add(operator, node, "Aggregate", "none", _joined(waits, results)),)
-
-    def _stages(
-        self,
-        operator: Operator,
-        params: StagedMap,
-        batch: int,
-        node: str,
-        waits: Names,
-        tails: dict[str, Names],
-        items: int,
-    ) -> Names:
-        """Add a map by batches; the operator that follows joins the parts."""
-        found: list[Names] = []
-        for number, begin in enumerate(range(0, items, batch)):
-            inner = dict(tails)
-            self._items[placeholders(operator)[0]] = min(batch, items - begin)
-            for each in params.body:
-                self._items.pop(each.name, None)
-            self.scope(params.body, inner, f"{node}.{number}.", waits)
-            found.append(inner[params.result.operator])
-        return _joined(*found)
+        results = self._tails(inner_arguments(operator), inner)
+        return (self._add(operator, node, "Aggregate", _joined(waits, results)),)
 
     def _size(self, arguments: Iterable[Argument]) -> int:
         """Return the length of the longest list among the arguments."""
@@ -301,22 +266,12 @@ class _Making:
         return max((1, *sizes))
 
     def _add(
-        self,
-        operator: Operator,
-        node: str,
-        kind: Kind,
-        engine: Engine,
-        inputs: Names,
-        *,
-        batch: int = 1,
-        expects: int = 0,
+        self, operator: Operator, node: str, kind: Kind, inputs: Names, *, batch: int = 1
     ) -> str:
-        name = f"{node}:{kind}"
-        made = Primitive(
-            name=name, op=operator.name, kind=kind, engine=engine, inputs=inputs,
-            batch=batch * self._times, expects=expects,
-        )  # fmt: skip
-        self.found.append(made)
+        name, size = f"{node}:{kind}", batch * self._times
+        self.found.append(
+            Primitive(name=name, op=operator.name, kind=kind, inputs=inputs, batch=size)
+        )
         return name
 
 
