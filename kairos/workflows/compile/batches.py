@@ -19,6 +19,7 @@ from kairos.workflows.compile.operators import (
     Params,
     RegisteredCall,
     Rerank,
+    batch_size,
     kind_of,
 )
 from kairos.workflows.compile.references import with_changed
@@ -74,7 +75,7 @@ def with_batches(declaration: Declaration, measured: Mapping[str, int]) -> Decla
 
 def batch_of(params: Params) -> int | None:
     """Return the batch size of an operator; None: it takes one item."""
-    return params.items if isinstance(params, Batched) and _goes_in_batches(params) else None
+    return batch_size(params) if isinstance(params, Batched) and _goes_in_batches(params) else None
 
 
 def _goes_in_batches(params: Batched) -> bool:

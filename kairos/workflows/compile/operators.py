@@ -119,11 +119,6 @@ class RegisteredCall(msgspec.Struct, frozen=True, tag="call", omit_defaults=True
     partial: bool = False
     cpus: int | None = None
 
-    @property
-    def items(self) -> int:
-        """Return the batch size: calls at once, at most."""
-        return self.batch or USUAL_BATCHES["call"]
-
 
 class Chunking(msgspec.Struct, frozen=True, tag="chunk"):
     """Text, or list of texts, cut into passages of `size` words.
@@ -143,11 +138,6 @@ class Embedding(msgspec.Struct, frozen=True, tag="embed", omit_defaults=True):
 
     is_batched = True
 
-    @property
-    def items(self) -> int:
-        """Return the batch size: texts embedded at once."""
-        return self.batch or USUAL_BATCHES["embed"]
-
 
 class Ingest(msgspec.Struct, frozen=True, tag="ingest", omit_defaults=True):
     """Passages with their vectors, for searches.
@@ -160,11 +150,6 @@ class Ingest(msgspec.Struct, frozen=True, tag="ingest", omit_defaults=True):
     batch: int | None = None  # passages added to a named collection at once
 
     is_batched = True
-
-    @property
-    def items(self) -> int:
-        """Return the batch size: passages added to a named collection at once."""
-        return self.batch or USUAL_BATCHES["ingest"]
 
 
 class Search(msgspec.Struct, frozen=True, tag="search", omit_defaults=True):
@@ -185,11 +170,6 @@ class Rerank(msgspec.Struct, frozen=True, tag="rerank", omit_defaults=True):
     batch: int | None = None  # passages at once; none: as measured
 
     is_batched = True
-
-    @property
-    def items(self) -> int:
-        """Return the batch size: passages ranked at once."""
-        return self.batch or USUAL_BATCHES["rerank"]
 
 
 # Work of processors: engines that embed or rank, and collections.
@@ -273,6 +253,11 @@ Params = Input | Data | Format | Asking | Chunking | Filter | Branch | Repeated 
 
 def kind_of(params: Params) -> str:
     return str(type(params).__struct_config__.tag)
+
+
+def batch_size(params: Batched) -> int:
+    """Return how many calls, texts or passages go together, at most."""
+    return params.batch or USUAL_BATCHES[kind_of(params)]
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -24,6 +24,7 @@ from kairos.workflows.compile.operators import (
     Processing,
     Rerank,
     Search,
+    batch_size,
 )
 from kairos.workflows.compile.values import type_name
 
@@ -56,9 +57,9 @@ def settings(params: Processing) -> dict[str, object]:
     """Return the settings for a processor, in addition to the arguments and the model."""
     match params:
         case Embedding():
-            return {"batch": params.items}
+            return {"batch": batch_size(params)}
         case Rerank(top_k=top_k):
-            return {"top_k": top_k, "batch": params.items}
+            return {"top_k": top_k, "batch": batch_size(params)}
         case Search(top_k=top_k, collection=None):
             return {"top_k": top_k}
         case Search(top_k=top_k, collection=name):

@@ -63,11 +63,7 @@ class FunctionFailed(Exception):
 
 
 def given(value: object) -> object:
-    """Return a function's value as JSON, copied.
-
-    Raises:
-        FunctionFailed: JSON has no such value.
-    """
+    """Return a function's value as JSON, copied. Raises FunctionFailed: JSON has no such value."""
     try:
         return plain(value)
     except NotJson as error:

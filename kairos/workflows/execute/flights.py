@@ -25,6 +25,7 @@ from kairos.workflows.compile.operators import (
     Processing,
     RegisteredCall,
     Rerank,
+    batch_size,
     kind_of,
 )
 from kairos.workflows.compile.passes.cached import is_kept
@@ -322,7 +323,7 @@ class Flights:
                 function=params.function,
                 arguments=wants.content,
                 idempotency_key=key,
-                batch=params.items if params.is_batched else None,
+                batch=batch_size(params) if params.is_batched else None,
                 depth=self._depths[operator.name],
                 cpus=params.cpus,
             )

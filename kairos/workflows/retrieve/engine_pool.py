@@ -465,11 +465,7 @@ class EngineGroup(Generic[Item, Result]):
         self._shared = SharedEngines()
 
     async def look(self) -> None:
-        """Poll the engines for their models.
-
-        Raises:
-            SetupError: none can be reached.
-        """
+        """Poll the engines for their models. Raises SetupError: none can be reached."""
         looks = (engine.look() for engine in self._engines.values())
         found = await asyncio.gather(*looks, return_exceptions=True)
         problems = [each for each in found if isinstance(each, KairosError)]

@@ -29,11 +29,7 @@ def known_profile(learnt: Path | None, flow: Path) -> FlowProfile | None:
 
 
 def read_profile(path: Path) -> FlowProfile:
-    """Read a profile.
-
-    Raises:
-        InvalidFile: The file is missing, or not a profile of this version.
-    """
+    """Read a profile. Raises InvalidFile: The file is missing, or not a profile of this version."""
     try:
         with path.open("rb") as file:
             raw = file.read(_BYTES + 1)
@@ -53,11 +49,7 @@ def read_profile(path: Path) -> FlowProfile:
 
 
 def write_profile(path: Path, profile: FlowProfile) -> None:
-    """Write a profile.
-
-    Raises:
-        SetupError: The file cannot be written.
-    """
+    """Write a profile. Raises SetupError: The file cannot be written."""
     with atomic_write(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(profile)) + b"\n")
 

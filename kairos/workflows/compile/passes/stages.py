@@ -25,6 +25,7 @@ from kairos.workflows.compile.operators import (
     Operator,
     Reference,
     StagedMap,
+    batch_size,
 )
 from kairos.workflows.compile.references import inner_arguments, named_in, own_arguments, with_body
 
@@ -88,9 +89,9 @@ def _stages(embedding: Operator, ingestion: Operator, taken: set[str]) -> Iterat
     vectors = fresh(embedding.name, "part", taken)
     part = fresh(ingestion.name, "part", taken)
     texts: Argument = Reference(f"{stages}.item")
-    batch = embedding.params.items
+    batch = batch_size(embedding.params)
     if ingestion.params.collection is not None:
-        batch *= -(-ingestion.params.items // batch)  # whole batches of the embedder
+        batch *= -(-batch_size(ingestion.params) // batch)  # whole batches of the embedder
     batch = min(batch, MOST_ITEMS)
     replace = msgspec.structs.replace
     body = (

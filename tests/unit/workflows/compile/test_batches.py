@@ -8,7 +8,13 @@ from kairos import flow
 from kairos.workflows.compile.batches import ENOUGH, batch_key, efficient_size, with_batches
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.invalid import InvalidFlow
-from kairos.workflows.compile.operators import Embedding, Ingest, RegisteredCall, Rerank
+from kairos.workflows.compile.operators import (
+    Embedding,
+    Ingest,
+    RegisteredCall,
+    Rerank,
+    batch_size,
+)
 from kairos.workflows.compile.passes.structure import structure
 
 
@@ -99,7 +105,7 @@ def test_an_operator_has_what_was_measured_unless_it_declares_its_own(operator, 
     ],
 )
 def test_what_was_not_measured_has_the_usual_batch(params, key, usual):
-    assert (batch_key(params), params.items) == (key, usual)
+    assert (batch_key(params), batch_size(params)) == (key, usual)
 
 
 def test_a_function_that_takes_one_call_has_no_batch():
