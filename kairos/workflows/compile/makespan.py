@@ -67,9 +67,8 @@ class _Turns:
 
     def key(self, index: int) -> tuple[int, int, int, int, int]:
         """Return the key of a call; the smallest goes first."""
-        row, order = self._calls[index].row, self._order
-        turn = order.turn(self._operators[index]) if self._operators else order.turn("")
-        return row // order.together if order.together else 0, turn.sequence, row, turn.place, index
+        operator = self._operators[index] if self._operators else ""
+        return *self._order.key(operator, self._calls[index].row), index
 
     def is_held_back(self, index: int) -> bool:
         """Return whether a call's row is not open yet; if so, the call waits for it."""

@@ -153,9 +153,7 @@ class _Run:
     def __init__(self, sample: Sample, order: CallOrder, engine: TrialEngine, rows: int) -> None:
         self._sample, self._engine, self._rows = sample, engine, rows
         self._calls, self._count = sample.calls, len(sample.calls)
-        turns = [order.turn(each.operator) for each in sample.calls]
-        self._turns = [(each.sequence, each.place) for each in turns]
-        self._together, self._batch = order.together or _NEVER, order.together or 1
+        self._order, self._batch = order, order.together or 1
         self._most = order.open_rows or _NEVER
         self._cache = _Cache(engine.kv_tokens // _BLOCK_TOKENS)
         self._ready: list[tuple[int, int, int, int, int]] = []
@@ -229,8 +227,8 @@ class _Run:
                 self._joined.setdefault(at, []).append(row)
 
     def _is_ready(self, at: int) -> None:
-        row, (sequence, place) = self._row[at], self._turns[at % self._count]
-        heapq.heappush(self._ready, (row // self._together, sequence, row, place, at))
+        operator = self._calls[at % self._count].operator
+        heapq.heappush(self._ready, (*self._order.key(operator, self._row[at]), at))
 
     def _release(self) -> None:
         while self._ready and self._in_flight < self._engine.released:

@@ -40,10 +40,9 @@ class Lane:
         return max(0, self.limit - self.in_flight)
 
     def push(self, flight: Flight) -> None:
-        row, turn = flight.leader[0].row, self.order.turn(flight.operator.name)
-        batch = row.row // self.order.together if self.order.together else 0
-        key = (row.stage, batch, turn.sequence, row.row, turn.place, flight.number, flight)
-        heapq.heappush(self._ready, key)
+        row = flight.leader[0].row
+        turn = self.order.key(flight.operator.name, row.row)
+        heapq.heappush(self._ready, (row.stage, *turn, flight.number, flight))
 
     def first(self) -> Flight | None:
         return self._ready[0][-1] if self._ready else None

@@ -55,8 +55,10 @@ class CallOrder(msgspec.Struct, frozen=True):
     together: int | None = None
     open_rows: int | None = None
 
-    def turn(self, operator: str) -> CallTurn:
-        return self.turns.get(operator, _FIRST)
+    def key(self, operator: str, row: int) -> tuple[int, int, int, int]:
+        """Return the key of an operator's call for a row; the smallest goes first."""
+        turn = self.turns.get(operator, _FIRST)
+        return row // self.together if self.together else 0, turn.sequence, row, turn.place
 
 
 _FIRST = CallTurn()

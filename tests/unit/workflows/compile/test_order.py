@@ -11,7 +11,7 @@ from kairos.workflows.compile.call_shapes import (
     llm_needs,
 )
 from kairos.workflows.compile.order import cache_aware_order
-from kairos.workflows.compile.passes.order import AS_DECLARED, CallTurn, nestings, of_sequences
+from kairos.workflows.compile.passes.order import AS_DECLARED, nestings, of_sequences
 from tests.unit.workflows.compile.test_tree import figure_four
 
 KV = 1_000
@@ -117,8 +117,8 @@ def test_calls_of_a_flow_have_lengths_as_far_as_they_are_known_and_wait_for_whom
 def test_turns_are_by_sequence_and_place_and_what_has_none_goes_with_the_first():
     order = of_sequences("nested", (("one",), ("two", "three")))
 
-    assert order.turn("three") == CallTurn(1, 1)
-    assert order.turn("function") == AS_DECLARED.turn("three") == CallTurn(0, 0)
+    assert order.key("three", 7) == (0, 1, 7, 1)
+    assert order.key("function", 7) == AS_DECLARED.key("three", 7) == (0, 0, 7, 0)
 
 
 def test_many_calls_that_begin_alike_follow_each_other_too():

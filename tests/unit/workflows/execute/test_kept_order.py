@@ -96,4 +96,4 @@ def test_without_the_pass_or_a_memory_rows_begin_at_once_as_declared():
         executor = Executor(two_steps(), limits)
         executor.start()
         assert issued(rows(executor, 1)) == [("a", 0)]
-    assert AS_DECLARED.turn("b") == CallTurn()
+    assert AS_DECLARED.key("b", 7) == (0, 0, 7, 0)
