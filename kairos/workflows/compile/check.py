@@ -112,10 +112,12 @@ def _check_scope(operators: Sequence[Operator], around: frozenset[str], *, depth
         _check_scope(each.body, inner, depth=depth + 1)
 
 
-def _check_known(operator: str | None, name: str, seen: frozenset[str]) -> None:
+def _check_known(
+    operator: str | None, name: str, seen: frozenset[str], key: str | None = None
+) -> None:
     if name not in seen:
         hint = meant_by(name, sorted(seen))
-        raise InvalidFlow(operator, f"there is no operator '{name[:100]}' here; {hint}")
+        raise InvalidFlow(operator, f"there is no operator '{name[:100]}' here; {hint}", key=key)
 
 
 def _check_outputs(declaration: Declaration) -> None:
@@ -133,11 +135,7 @@ def _check_outputs(declaration: Declaration) -> None:
             )
         columns.add(output.column)
         for name in named_in([output.value]):
-            try:
-                _check_known(None, name, seen)
-            except InvalidFlow as error:
-                text = str(error)
-                raise InvalidFlow(None, text, key=f"outputs.{output.column}") from error
+            _check_known(None, name, seen, key=f"outputs.{output.column}")
 
 
 def _check_groups(declaration: Declaration) -> None:

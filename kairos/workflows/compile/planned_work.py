@@ -4,7 +4,7 @@ What the plan does not know (how often a branch is taken, which calls of a row a
 left to learning.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from kairos.core import EXPECTED_COMPLETION_TOKENS, MOST_OPERATORS, PlannedOperator, PlannedWork
 from kairos.workflows.compile.gates import gates
@@ -48,9 +48,10 @@ class _Planned:
         elif isinstance(operator.params, Generation):
             self._leads[operator.name] = frozenset((len(self.operators),))
             limit = operator.params.max_tokens
+            further = {each for place in before for each in self.operators[place].follows}
             planned = PlannedOperator(
                 agent=operator.name,
-                follows=_nearest(self.operators, before),
+                follows=tuple(sorted(before - further)),  # calls that no other directly follows
                 part=part,
                 repeats=repeats,
                 completion_tokens=None if limit is None else min(limit, EXPECTED_COMPLETION_TOKENS),
@@ -70,9 +71,3 @@ class _Planned:
         for each in operator.body:
             self._add(each, part, before, repeats)
         return frozenset(range(first, len(self.operators))) or before
-
-
-def _nearest(operators: Sequence[PlannedOperator], before: _Places) -> tuple[int, ...]:
-    """Return the calls that no other of them directly follows."""
-    further = {each for place in before for each in operators[place].follows}
-    return tuple(sorted(before - further))

@@ -20,6 +20,7 @@ from kairos.workflows.declare.declaring import Flow
 NAME, LINE_NAME = "openai_batch", "custom_id"  # of such a flow, and of the column of rows' names
 _ENDPOINT = "/v1/chat/completions"
 _TEMPERATURE = 1.0  # OpenAI's default
+_SENT = ("model", "max_tokens", "temperature", "top_p", "seed", "stop")
 _AS_A_BATCH = "or send the file to /v1/batches, where bodies go to the engine as they stand"
 
 
@@ -58,7 +59,7 @@ class _ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     n: Literal[1] | None = None
     stream: Literal[False] | None = None
 
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Any]:
         """Return the settings that must be equal in all lines."""
         wanted, stop, heat = self.response_format, self.stop, self.temperature
         return {
@@ -140,7 +141,6 @@ def _read(path: Path, number: int, data: bytes) -> _ChatBody:
 
 def _flow(first: _ChatBody, alike: Sequence[bool]) -> Flow:
     known = first.settings()
-    schema, stop = known["response_format"], known["stop"]
     made = Flow(NAME)
     row = made.input("row")
     texts = {
@@ -152,13 +152,8 @@ def _flow(first: _ChatBody, alike: Sequence[bool]) -> Flow:
     answer = made.llm(
         "answer",
         [(each.role, f"{{{{ message_{at} }}}}") for at, each in enumerate(first.messages)],
-        model=first.model,
-        max_tokens=first.max_completion_tokens or first.max_tokens,
-        temperature=_TEMPERATURE if first.temperature is None else first.temperature,
-        top_p=first.top_p,
-        seed=first.seed,
-        stop=stop if isinstance(stop, list) else (),
-        schema=schema.schema if isinstance(schema, _Schema) else None,
+        schema=known["response_format"] and known["response_format"].schema,
+        **{name: known[name] for name in _SENT},
         on_cut="keep",
         inputs=texts,
     )
