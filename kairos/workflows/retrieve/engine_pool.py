@@ -304,7 +304,7 @@ class EnginePool(Generic[Item, Result]):
                 part.work.take(part.first, results[begin : begin + part.items])
                 begin += part.items
         finally:
-            self._shared.batches[engine] -= 1
+            self._shared.batches -= Counter((engine,))  # an engine without any has no entry
             self.loads[engine].batches -= 1
             self.loads[engine].items -= len(items)
         self._shared.go()
