@@ -1,5 +1,7 @@
 """Rows E2, E3 and E4 of the design, as far as they are decided before anything runs."""
 
+import pytest
+
 from kairos import flow
 from kairos.workflows import plan_lines
 from kairos.workflows.compile.explain import explain_plan
@@ -92,8 +94,11 @@ def test_operators_that_differ_in_anything_that_counts_are_not_merged():
     assert f.compile().merged == {}
 
 
-def test_equal_loops_are_merged_whatever_their_operators_are_called():
-    f = flow.Flow("f")
+@pytest.mark.parametrize(("temperature", "merged"), [(0.0, {"b": "a"}), (1.0, {})])
+def test_equal_loops_are_merged_whatever_their_operators_are_called_unless_they_sample(
+    temperature, merged
+):
+    f = flow.Flow("f", temperature=temperature)
     doc = f.input("doc")
     for name, word in (("a", "Better"), ("b", "Better"), ("c", "Worse")):
         text = f.loop(
@@ -104,21 +109,7 @@ def test_equal_loops_are_merged_whatever_their_operators_are_called():
             until="'ok' in state",
         )
         f.output(name, text)
-    assert f.compile().merged == {"b": "a"}
-
-
-def test_loops_that_sample_are_not_merged():
-    f = flow.Flow("f", temperature=1.0)
-    doc = f.input("doc")
-    for name in ("a", "b"):
-        text = f.loop(
-            name,
-            doc["text"],
-            lambda state, name=name: f.llm(f"{name}1", "{{ s }}", s=state),
-            max_rounds=2,
-        )
-        f.output(name, text)
-    assert f.compile().merged == {}
+    assert f.compile().merged == merged
 
 
 def test_passes_are_idempotent():

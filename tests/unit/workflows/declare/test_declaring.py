@@ -117,26 +117,16 @@ def test_what_is_not_there_yet_cannot_be_used_as_if_it_were(misuse, said):
         ({"stop": [""]}, "stop"),
         ({"model": "m" * 300}, "model"),
         ({"schema": {"type": "x" * 2_000_000}}, "schema: it has"),
-    ],
-)
-def test_what_an_operator_says_of_itself_has_bounds(params, said):
-    f = flow.Flow("f")
-    f.output("x", f.llm("a", "b", **params))
-    with pytest.raises(InvalidFlow) as raised:
-        f.compile()
-    assert said in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("params", "said"),
-    [
         ({"cpus": 0}, "cpus: it is 0, and may be 1 to 1024"),
         ({"cpus": 2, "batched": True}, "takes several calls at once runs where they are gathered"),
     ],
 )
-def test_cpus_of_a_function_have_bounds_and_are_for_single_calls(params, said):
+def test_what_an_operator_says_of_itself_has_bounds(params, said):
     f = flow.Flow("f")
-    f.output("x", f.call("x", lambda: 1, purity="pure", **params))
+    if "cpus" in params:
+        f.output("x", f.call("x", lambda: 1, purity="pure", **params))
+    else:
+        f.output("x", f.llm("a", "b", **params))
     with pytest.raises(InvalidFlow) as raised:
         f.compile()
     assert said in str(raised.value)
