@@ -26,7 +26,7 @@ class InvalidFlow(SetupError):
 def meant_by(name: str, known: Sequence[str]) -> str:
     """Return a hint for an unknown name: the nearest of the known ones, or some of them."""
     near = get_close_matches(name, known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known[:20])}"
+    return f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known[:20]) or 'none'}"
 
 
 class OperatorFailed(KairosError):
