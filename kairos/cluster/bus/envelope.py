@@ -126,6 +126,12 @@ def _check_bounds(headers: Mapping[str, str]) -> None:
             raise InvalidRequest(f"the header {name} exceeds {HEADER_LENGTH} characters")
 
 
+def message_bytes(key: str, value: bytes | None, headers: Mapping[str, str]) -> int:
+    """Return the size of a message in bytes, as limits count it."""
+    named = sum(len(name) + len(text.encode()) for name, text in headers.items())
+    return len(key.encode()) + len(value or b"") + named
+
+
 def read_value(message: Message) -> Value:
     """Return a message's value, a JSON object.
 

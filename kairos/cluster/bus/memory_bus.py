@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kairos.cluster.bus.delivery import Delivery, Undeliverable, dead_letter
+from kairos.cluster.bus.envelope import message_bytes
 from kairos.core import Handler, Message, MessageTooLarge, Outgoing, Topic
 
 _HANDLED_KEPT = 1_000  # messages per topic, for groups that come late
@@ -68,7 +69,8 @@ class MemoryBus:
         return outgoing
 
     def _check_size(self, topic: str, message: Message) -> None:
-        if (size := _size(message)) > self._message_bytes:
+        size = message_bytes(message.key, message.value, message.headers)
+        if size > self._message_bytes:
             raise MessageTooLarge(topic, size, self._message_bytes)
 
     async def _bury(self, topic: str, group: str, message: Message, reason: str) -> None:
@@ -85,11 +87,6 @@ class MemoryBus:
         if name not in self._topics:
             self._topics[name] = _Topic(self._topic_messages)
         return self._topics[name]
-
-
-def _size(message: Message) -> int:
-    headers = sum(len(name) + len(value.encode()) for name, value in message.headers.items())
-    return len(message.key.encode()) + len(message.value) + headers
 
 
 class _Entry:

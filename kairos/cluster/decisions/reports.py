@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from kairos.cluster.decisions.messages import Declined
-from kairos.cluster.decisions.open_calls import OpenCall, OpenCallTable
+from kairos.cluster.decisions.open_calls import OpenCallTable
 from kairos.core import (
     SECOND,
     Arrived,
@@ -120,15 +120,13 @@ class Reports:
             workflow_started_at=min(request.workflow_started_at, now),
         )
 
-    def decline_unknown(
-        self, request_id: str, report: Report, refused: Refuse | None = None
-    ) -> None:
+    def decline_unknown(self, request_id: str, report: Report, refused: Refuse | None) -> None:
         """Refuse a call that is not open: it was refused or cancelled earlier, or is lost."""
         lost = Declined.of(request_id, Unavailable("the call is not known here any more"))
         self._decline(report, refused or lost)
 
     def _runs_at(self, request_id: str, performer: str) -> bool:
-        call: OpenCall | None = self._calls.get(request_id)
+        call = self._calls.get(request_id)
         return call is not None and call.dispatch is not None and call.performer == performer
 
 

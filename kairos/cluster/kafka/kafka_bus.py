@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Self
 
 from kairos.cluster.bus.delivery import Delivery, Undeliverable, dead_letter
+from kairos.cluster.bus.envelope import message_bytes
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.connectivity import Connectivity
 from kairos.cluster.kafka.consumer_commands import Where
 from kairos.cluster.kafka.custody import BEGUN_LIMIT
 from kairos.cluster.kafka.items import Assigned, Item, Passed, ReceivedMessage, Revoked
 from kairos.cluster.kafka.outbox import HandledMessage, Outbox
-from kairos.cluster.kafka.producer import Producer, message_bytes
+from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.kafka.share import Share
 from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.kafka.transactions import Transactions

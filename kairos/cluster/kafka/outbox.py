@@ -8,9 +8,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from kairos.cluster.bus.envelope import message_bytes
 from kairos.cluster.kafka.consumer_commands import Where
 from kairos.cluster.kafka.items import ReceivedMessage
-from kairos.cluster.kafka.producer import message_bytes
 from kairos.cluster.kafka.share import Share, restored
 from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.kafka.transactions import NotSent, Transactions
@@ -105,21 +105,15 @@ class Outbox:
             Unavailable: The cluster permanently rejects a dead letter, which must not be lost.
         """
         try:
-            await self._run()
+            while await self._is_due():
+                batch = self._gather()
+                is_settled = await (self._send(batch) if batch else self._commit())
+                if self._is_closing and not is_settled:
+                    # No more commits: the shares' state includes messages that were not sent.
+                    logger.warning("the next member will handle the last finished messages again")
+                    return
         finally:
             self._secured(len(self._unsafe))  # so that no caller of `secure` hangs
-
-    async def _run(self) -> None:
-        while await self._is_due():
-            batch = self._gather()
-            if batch:
-                is_settled = await self._send(batch)
-            else:
-                is_settled = await self._commit()
-            if self._is_closing and not is_settled:
-                # No more commits: the shares' state includes messages that were not sent.
-                logger.warning("the next member will handle the last finished messages again")
-                return
 
     async def _is_due(self) -> bool:
         """Wait until there is something to send or commit.

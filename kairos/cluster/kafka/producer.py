@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import confluent_kafka as kafka
 
+from kairos.cluster.bus.envelope import message_bytes
 from kairos.cluster.kafka.cluster import KafkaCluster
 from kairos.cluster.kafka.connectivity import Connectivity, Contact, is_transient
 from kairos.core import KairosError, MessageTooLarge, TopicMissing, Unavailable
@@ -161,9 +162,3 @@ _MISSING = (
     kafka.KafkaError.UNKNOWN_TOPIC_OR_PART,
     kafka.KafkaError.TOPIC_EXCEPTION,
 )
-
-
-def message_bytes(key: str, value: bytes | None, headers: Mapping[str, str]) -> int:
-    """Return the size of a message in bytes, as limits count it."""
-    named = sum(len(name) + len(text.encode()) for name, text in headers.items())
-    return len(key.encode()) + len(value or b"") + named

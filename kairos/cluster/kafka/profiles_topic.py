@@ -35,7 +35,6 @@ _part = msgspec.json.Decoder(ProfilesLearnt)
 _key = msgspec.json.Decoder(tuple[str, ...])
 
 Key = tuple[str, ...]  # what it is, and of whom
-_TAU: Key = ("kendall_tau",)
 
 
 async def publish(producer: Producer, learnt: ProfilesLearnt) -> None:
@@ -90,7 +89,8 @@ def read_part(name: str, value: bytes | None) -> ProfilesLearnt:
     key = _key.decode(name)
     if value is None:
         # To forget a profile also forgets its rank and model: their tombstones add nothing.
-        return ProfilesLearnt(forgotten=((key[1], key[2], key[3]),) if _is_profile(key) else ())
+        is_profile = len(key) == 4 and key[0] == "profile"
+        return ProfilesLearnt(forgotten=((key[1], key[2], key[3]),) if is_profile else ())
     part = _part.decode(value)
     if [each for each, _ in _parts(part)] != [key]:
         raise ValueError("it is not the part that its key names")
@@ -159,11 +159,7 @@ def _parts(learnt: ProfilesLearnt) -> Iterator[tuple[Key, ProfilesLearnt | None]
         value = ProfilesLearnt(joins=(place,)) if place.sightings else None
         yield ("join", *place.key), value
     if learnt.kendall_tau is not None:
-        yield _TAU, ProfilesLearnt(kendall_tau=learnt.kendall_tau)
-
-
-def _is_profile(key: Key) -> bool:
-    return len(key) == 4 and key[0] == "profile"
+        yield ("kendall_tau",), ProfilesLearnt(kendall_tau=learnt.kendall_tau)
 
 
 def _merged(parts: Sequence[ProfilesLearnt]) -> ProfilesLearnt:

@@ -142,17 +142,17 @@ async def _ensure(client: Any, cluster: KafkaCluster, names: list[str]) -> list[
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
     problems = []
     for resource, answer in client.describe_configs(resources, request_timeout=_ANSWER_S).items():
-        settings = {entry.name: entry.value for entry in (await _settled(answer)).values()}
+        settings = {
+            entry.name: entry.value for entry in (await asyncio.wrap_future(answer)).values()
+        }
         partitions = len(there[resource.name].partitions)
         problems += _problems(cluster, resource.name, partitions, settings)
     return problems
 
 
-async def _listed(client: Any) -> Mapping[str, Any]:
+async def _listed(client: Any) -> Any:
     # All of them: to ask for one by name can create it, with the cluster's settings.
-    listed = await asyncio.to_thread(client.list_topics, timeout=_ANSWER_S)
-    topics_there: Mapping[str, Any] = listed.topics
-    return topics_there
+    return (await asyncio.to_thread(client.list_topics, timeout=_ANSWER_S)).topics
 
 
 def _is_led(topic: Any) -> bool:
@@ -169,7 +169,7 @@ async def _create(client: Any, cluster: KafkaCluster, names: list[str]) -> list[
     refused = []
     for name, answer in client.create_topics(new, operation_timeout=_ANSWER_S).items():
         try:
-            await _settled(answer)
+            await asyncio.wrap_future(answer)
             logger.info("the topic %s has been created", name)
         except kafka.KafkaException as error:
             if (code := error.args[0].code()) in _REFUSALS:
@@ -178,10 +178,6 @@ async def _create(client: Any, cluster: KafkaCluster, names: list[str]) -> list[
             elif code != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
     return refused
-
-
-async def _settled(answer: Any) -> Any:
-    return await asyncio.wrap_future(answer)
 
 
 def _problems(

@@ -157,7 +157,7 @@ class _Worker:
             producer = self._ready_producer()
             producer.begin_transaction()
             for number, each in enumerate(outgoing):
-                _produce(producer, each, _noting(refused, number))
+                _produce(producer, each, functools.partial(_note_refusal, refused, number))
             self._persist(producer.send_offsets_to_transaction, partitions, group_metadata)
             self._persist(producer.commit_transaction)
         except kafka.KafkaException as error:
@@ -260,9 +260,6 @@ _REFUSALS = (
 )
 
 
-def _noting(refused: dict[int, str], number: int) -> Callable[[Any, Any], None]:
-    def note(error: Any, _message: Any) -> None:
-        if error is not None and error.code() in _REFUSALS:
-            refused[number] = error.str()
-
-    return note
+def _note_refusal(refused: dict[int, str], number: int, error: Any, _message: Any) -> None:
+    if error is not None and error.code() in _REFUSALS:
+        refused[number] = error.str()

@@ -133,7 +133,7 @@ def gateway_changes(
 
 def balancer_changes(fleet: Fleet, access: Access) -> dict[str, Change]:
     """Return the changes for a process that decides and serves no clients."""
-    changes: dict[str, Change] = dict.fromkeys(_OF_GATEWAYS, _nothing)
+    changes: dict[str, Change] = dict.fromkeys(_OF_GATEWAYS, lambda _: None)
     return changes | {"engine": _engines(fleet), "key": _keys(access)}
 
 
@@ -163,10 +163,6 @@ def policy_changes(brain: LocalControl, gains: Gains) -> dict[str, Change]:
         gains.policy = settings.policy
 
     return {"policy": change}
-
-
-def _nothing(_: Settings) -> None:
-    pass
 
 
 def _engines(fleet: Fleet) -> Change:

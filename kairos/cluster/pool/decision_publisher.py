@@ -7,12 +7,12 @@ from functools import partial
 
 import msgspec
 
-from kairos.cluster.bus.envelope import DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
+from kairos.cluster.bus.envelope import DEAD_GROUP, DEAD_REASON, DEAD_TOPIC, message_bytes
 from kairos.cluster.decisions.messages import Declined, LoggedDecision, Order
 from kairos.cluster.decisions.open_calls import OpenCallTable
 from kairos.cluster.kafka.cluster import MESSAGE_BYTES
 from kairos.cluster.kafka.items import ReceivedMessage
-from kairos.cluster.kafka.producer import Producer, message_bytes
+from kairos.cluster.kafka.producer import Producer
 from kairos.cluster.pool.messages import (
     CAUSE,
     EPOCH,
@@ -147,15 +147,14 @@ class DecisionPublisher:
         reason = f"{type(error).__name__}: {error}"[:500]
         logger.warning("%s:%d is a dead letter: %s", message.topic, message.offset, reason)
         count_buried(message.topic)
-        headers = {
-            **message.headers,
+        why = {
             DEAD_TOPIC: message.topic,
             DEAD_GROUP: f"kairos.balancer.{self._pool}",
             DEAD_REASON: reason,
         }
-        value = message.value
+        value, headers = message.value, {**message.headers, **why}
         if message_bytes(message.key, value, headers) > MESSAGE_BYTES:
-            value, headers = None, _ours(headers)  # the message itself remains on its topic
+            value, headers = None, why  # the message itself remains on its topic
         sent = self._send(Topic.DEAD_LETTERS, message.key, value, headers)
         self._after(sent, lambda: self.offsets.done(message.offset))
 
@@ -184,10 +183,6 @@ class DecisionPublisher:
 
     def _break_unless_safe(self, sent: Sent) -> None:
         self.is_broken |= not is_safe(sent)
-
-
-def _ours(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: headers[name] for name in (DEAD_TOPIC, DEAD_GROUP, DEAD_REASON)}
 
 
 def is_safe(sent: Sent) -> bool:

@@ -248,9 +248,7 @@ def check_event(event: Event) -> None:
         case EntitlementsChanged():
             check_entitlements(event.entitlements)
         case PolicyChosen():
-            if (
-                event.policy not in POLICY_NAMES
-            ):  # names to import must not come from other processes
+            if event.policy not in POLICY_NAMES:  # other processes must not name what is imported
                 raise InvalidRequest("the policy is not known")
         case InstanceJoined() | InstanceStatus() | ProfilesLearnt():
             raise InvalidRequest(f"{type(event).__name__} is not accepted over the bus")

@@ -104,7 +104,10 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             alone.entitle(entitlements_of(settings))  # the journal may end with others
             alone.order_by(settings.policy)
         access = access_of(settings)
-        sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
+        sockets = {
+            name: stack.enter_context(socket.socket(fileno=file))
+            for name, file in setup.sockets.items()
+        }
         audit = stack.enter_context(open_audit_log(settings.audit_log))
         ui = OperatorsPage(alone, fleet, telemetry, orchestrator, settings)
         operators = operators_front(
@@ -157,10 +160,6 @@ def _fleet(
     if known.all:
         fleet.restore(known.all, known.draining)
     return fleet
-
-
-def _socket(file: int) -> contextlib.closing[socket.socket]:
-    return contextlib.closing(socket.socket(fileno=file))
 
 
 def _with_learnt_file(setup: Setup) -> Settings:

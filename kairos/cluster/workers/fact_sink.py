@@ -14,7 +14,6 @@ from kairos.cluster.workers.link import FrameLink
 from kairos.cluster.workers.messages import (
     AT_ONCE,
     Beat,
-    Engines,
     Fact,
     FromWorker,
     Hello,
@@ -181,15 +180,11 @@ class RemoteFactSink:
         orders = _orders.decode(payload)
         while self._unsafe and self._unsafe[0].number <= orders.acknowledged:
             self._unsafe.popleft()
-        if orders.engines is not None:
-            self._use(orders.engines)
+        if orders.engines is not None:  # calls on a removed one continue
+            self._engine.client.use(upstream_of(each) for each in orders.engines.all)
         for each in orders.news:
             self._engine.hear(each)
         self._awaited.obey(zip(orders.commands, orders.turns, strict=True))
-
-    def _use(self, engines: Engines) -> None:
-        """Switch to other instances. Calls on a removed one continue."""
-        self._engine.client.use(upstream_of(each) for each in engines.all)
 
     async def _beat(self) -> None:
         while True:

@@ -5,6 +5,7 @@ no object of the parent's, and ends by `os._exit`.
 """
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -97,7 +98,5 @@ def _run_copy(
 def _close_all_but(files: Collection[int]) -> None:
     for each in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
         if each not in files:
-            try:
+            with contextlib.suppress(OSError):  # it was that of the list itself
                 os.close(each)
-            except OSError:  # it was that of the list itself
-                continue

@@ -43,9 +43,8 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
     tls = ServiceTls(settings)
     access = access_of(settings)
     bodies = Bodies(settings.max_body_bytes, _share(settings), settings.caller_share)
-    sock = socket.socket(fileno=setup.sockets["clients"])
     with (
-        contextlib.closing(sock),
+        socket.socket(fileno=setup.sockets["clients"]) as sock,
         contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers,
         open_audit_log(settings.audit_log) as audit,
     ):

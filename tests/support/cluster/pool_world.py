@@ -15,9 +15,9 @@ from unittest import mock
 import msgspec
 
 from kairos.cluster import CALL, TAKEOVER_HEADER, TOLD, TYPE_HEADER, ReceivedMessage, Told
+from kairos.cluster.bus.envelope import message_bytes
 from kairos.cluster.kafka.cluster import MESSAGE_BYTES
 from kairos.cluster.kafka.items import Assigned, CaughtUp, Revoked
-from kairos.cluster.kafka.producer import message_bytes
 from kairos.cluster.pool import member as member_module
 from kairos.cluster.pool import performer as performer_module
 from kairos.cluster.pool.bus_calls import BusCalls
