@@ -72,18 +72,6 @@ FULL_CALIBRATION = CalibrationPlan(rounds=3, decode_s=2.5, mixed_s=10.0, longest
 QUICK_CALIBRATION = CalibrationPlan(rounds=1, decode_s=1.2, mixed_s=5.0, longest_run_s=6.0)
 
 
-class MeasuredLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the engines given by the operator.
-
-    Values that the engines report take precedence.
-    """
-
-    max_model_len: int | None
-    kv_tokens: int | None
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-
 class MeasuredRoom(msgspec.Struct, frozen=True, kw_only=True):
     """Capacity that every one of the engines has, in total and per step."""
 
@@ -110,7 +98,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CalibrationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of `kairos calibrate`, by their names there."""
+    """Options of `kairos calibrate`, by their names there.
+
+    Limits that the engines report take precedence.
+    """
 
     engines: Sequence[str]  # their URLs
     api_key: str | None = None
@@ -152,16 +143,10 @@ async def calibrate_engines(
     Raises:
         SetupError: an engine cannot be used, or does not do what it was asked to.
     """
-    limits = MeasuredLimits(
-        max_model_len=asked.max_model_len,
-        kv_tokens=asked.kv_tokens,
-        max_num_seqs=asked.max_num_seqs,
-        max_num_batched_tokens=asked.max_num_batched_tokens,
-    )
     upstreams = [Upstream(url, url, asked.api_key) for url in dict.fromkeys(asked.engines)]
     plan = QUICK_CALIBRATION if asked.quick else FULL_CALIBRATION
     plan = msgspec.structs.replace(plan, streamed=asked.streamed)
-    measured = await measure_engines(upstreams, asked.model, limits, plan, tell)
+    measured = await measure_engines(upstreams, asked, plan, tell)
     found = fit_step_cost(measured.seen)
     room, facts = measured.room, measured.facts
     profile = EngineProfile(
@@ -206,8 +191,7 @@ def _cpu() -> str:
 
 async def measure_engines(
     upstreams: Sequence[Upstream],
-    model: str | None,
-    limits: MeasuredLimits,
+    asked: CalibrationOptions,
     plan: CalibrationPlan,
     tell: Callable[[str], None],
 ) -> Measured:
@@ -220,8 +204,8 @@ async def measure_engines(
     """
     async with session() as http:
         probes = [MeasuredEngine(http, upstream) for upstream in upstreams]
-        facts = await together([probe.facts(model) for probe in probes])
-        room = _room(facts, limits)
+        facts = await together([probe.facts(asked.model) for probe in probes])
+        room = _room(facts, asked)
         tell(
             f"{len(probes)} x {facts[0].model} on {facts[0].software}: context "
             f"{room.context_tokens}, {room.kv_tokens} KV tokens; taken from your options: "
@@ -234,16 +218,16 @@ async def measure_engines(
         )
 
 
-def _room(facts: Sequence[Facts], limits: MeasuredLimits) -> MeasuredRoom:
+def _room(facts: Sequence[Facts], asked: CalibrationOptions) -> MeasuredRoom:
     if len({(each.model, each.block_size, each.prefix_caching) for each in facts}) > 1:
         raise SetupError("the engines differ in model or settings: calibrate them one by one")
     return MeasuredRoom(
         context_tokens=_least(
-            [f.max_model_len for f in facts], limits.max_model_len, "max-model-len"
+            [f.max_model_len for f in facts], asked.max_model_len, "max-model-len"
         ),
-        kv_tokens=_least([f.kv_tokens for f in facts], limits.kv_tokens, "kv-tokens"),
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
+        kv_tokens=_least([f.kv_tokens for f in facts], asked.kv_tokens, "kv-tokens"),
+        max_num_seqs=asked.max_num_seqs,
+        max_num_batched_tokens=asked.max_num_batched_tokens,
     )
 
 
@@ -274,11 +258,7 @@ class Calibration:
         self._dice = random.Random()  # noqa: S311 - lengths
 
     async def measure(self) -> list[Steps]:
-        """Return all observations. `tell` receives a message before every run.
-
-        Raises:
-            SetupError: An engine does not behave as required.
-        """
+        """Return all observations."""
         prompts = [self._room.share(share) for share in PROMPT_SHARES]
         self._tell(f"warming up with prompts of {prompts[0]} to {prompts[-1]} tokens")
         for tokens in prompts:  # what an engine does for the first time takes longer

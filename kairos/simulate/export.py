@@ -27,7 +27,7 @@ from kairos.core import (
     workflow_key,
 )
 from kairos.observe import read_facts
-from kairos.simulate.workload import FileCall, write_workflows
+from kairos.simulate.workload.workflow_file import FileCall, write_workflows
 from kairos.simulate.workload.workflows import OUTSIDE
 
 

@@ -284,11 +284,8 @@ class AnswerItems:
     ) -> None:
         self._clock, self._generated, self._is_open, self._tell = clock, generated, is_open, tell
 
-    def follow(self, request_id: str, call: int, items: Sequence[tuple[int, object]]) -> None:
-        self._look(request_id, call, items, 0)
-
-    def _look(
-        self, request_id: str, call: int, items: Sequence[tuple[int, object]], told: int
+    def follow(
+        self, request_id: str, call: int, items: Sequence[tuple[int, object]], told: int = 0
     ) -> None:
         if not self._is_open(request_id):
             return
@@ -298,5 +295,5 @@ class AnswerItems:
             self._tell(call, told, new)
         told += len(new)
         if told < len(items):
-            again = partial(self._look, request_id, call, items, told)
+            again = partial(self.follow, request_id, call, items, told)
             self._clock.call_at(self._clock.now() + ITEMS_LOOK_US, again)

@@ -92,13 +92,8 @@ def measure_gain(
 ) -> Gained:
     """Simulate the log under the policy that served and others, and compare them.
 
-    Args:
-        directory: of the log.
-        since_at: µs since the epoch.
-        policy: which served.
-        placement: the same.
-        tell: called with the share that is done.
-        others: what to compare with; None: the baselines, see `others_of`.
+    `since_at`: µs since the epoch. `tell` is called with the share that is done. `others`: what to
+    compare with; None: the baselines, see `others_of`.
 
     Raises:
         SetupError: The log is missing, or has too little in it.
@@ -122,10 +117,12 @@ def measure_gain(
     longest = max((r.prompt_tokens or 0) + (r.completion_tokens or 0) for r in answered)
     engines = logged_engines(instances, answered, longest)
     question = Counterfactual(log, whole, engines)
-    runs = []
-    for number, decided in enumerate([served, *others]):
-        runs.append(question.run(decided, _part_of(tell, number, 1 + len(others))))
-    return _told(log, question, engines, [served, *others], runs, answered)
+    asked = [served, *others]
+    runs = [
+        question.run(decided, _part_of(tell, number, len(asked)))
+        for number, decided in enumerate(asked)
+    ]
+    return _told(log, question, engines, asked, runs, answered)
 
 
 def _part_of(tell: Tell, number: int, of: int) -> Tell:
@@ -245,7 +242,7 @@ class Counterfactual:
             # Named by their numbers: tenants may have the same ids.
             named = [
                 msgspec.structs.replace(call, workflow_id=str(number))
-                for call in (workflow_calls(whole[key]))
+                for call in workflow_calls(whole[key])
             ]
             self._submissions.append(
                 Submission(at_us=began[key] - first_at, workflow=workflow(named))

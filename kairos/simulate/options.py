@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from kairos.core import SetupError
 from kairos.settings import Settings, load_settings
-from kairos.simulate.plan import INSTANCES, PROFILE, Planner, planner, scenario_planner
+from kairos.simulate.plan import INSTANCES, PROFILE, planner, scenario_planner
 from kairos.simulate.simulation import Simulation
 from kairos.simulate.workload.load import Load, offered_workload
-from kairos.simulate.workload.scenario import Scenario, read
+from kairos.simulate.workload.scenario import read
 
 DEFAULTS = Settings()
 
@@ -34,15 +34,6 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int | None = None
 
 
-class _Runs(msgspec.Struct, frozen=True, kw_only=True):
-    """Simulations to run."""
-
-    plan: Planner
-    policies: list[str]
-    placement: str
-    seeds: range
-
-
 def prepare_simulation(
     asked: SimulationOptions, on_second: Callable[[Simulation], None] = lambda _: None
 ) -> Simulation:
@@ -53,13 +44,8 @@ def prepare_simulation(
     Raises:
         SetupError: It cannot be run; the message says what to change.
     """
-    runs = _runs(asked)
-    return Simulation(runs.plan, runs.seeds, runs.policies, runs.placement, on_second=on_second)
-
-
-def _runs(asked: SimulationOptions) -> _Runs:
     if asked.scenario is not None:
-        return _of_scenario(asked, asked.scenario)
+        return _of_scenario(asked, asked.scenario, on_second)
     if asked.workflows is None:
         raise SetupError("name what is to be run: --workflows FILE, or --scenario FILE")
     load = Load(
@@ -77,35 +63,29 @@ def _runs(asked: SimulationOptions) -> _Runs:
             "with --arrivals, or leave out --seeds"
         )
     plan = planner(planned, asked.instances or INSTANCES, asked.profile or PROFILE)
-    return _Runs(plan=plan, policies=policies, placement=placement, seeds=_seeds(asked, 1))
+    return Simulation(plan, _seeds(asked, 1), policies, placement, on_second=on_second)
 
 
-def _of_scenario(asked: SimulationOptions, path: Path) -> _Runs:
+def _of_scenario(
+    asked: SimulationOptions, path: Path, on_second: Callable[[Simulation], None]
+) -> Simulation:
     said = {
         name: getattr(asked, name)
         for name in ("workflows", "instances", "profile", "rate", "arrivals", "count")
     }
     if given := [f"--{name}" for name, value in said.items() if value is not None]:
         raise SetupError(f"leave out {', '.join(given)}: that stands in the scenario file")
-    scenario = _overridden(read(path), asked)
+    scenario = read(path)
+    if asked.max_context is not None:
+        scenario = replace(scenario, max_context_tokens=asked.max_context)
     policies, placement = _decided(asked, scenario.policy, scenario.placement)
-    return _Runs(
-        plan=scenario_planner(scenario),
-        policies=policies,
-        placement=placement,
-        seeds=_seeds(asked, scenario.seed),
-    )
+    plan, seeds = scenario_planner(scenario), _seeds(asked, scenario.seed)
+    return Simulation(plan, seeds, policies, placement, on_second=on_second)
 
 
 def _seeds(asked: SimulationOptions, default: int) -> range:
     first = default if asked.seed is None else asked.seed
     return range(first, first + asked.seeds)
-
-
-def _overridden(scenario: Scenario, asked: SimulationOptions) -> Scenario:
-    if asked.max_context is None:
-        return scenario
-    return replace(scenario, max_context_tokens=asked.max_context)
 
 
 def _decided(asked: SimulationOptions, policy: str, placement: str | None) -> tuple[list[str], str]:

@@ -7,19 +7,17 @@ concurrent calls are on several threads, each on the lowest free one. Arrows lea
 calls that led to it. Instants are µs, as in facts.
 """
 
-import gzip
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
-from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kairos.core import SetupError
-from kairos.host import atomic_write
 from kairos.observe import CallView, Snapshot, WorkflowView, explain_call, workflow_view
 from kairos.simulate.export import LoggedWorkflows
+from kairos.simulate.workload.workflow_file import packed_if_named_so
 
 _QUEUE, _WORKFLOWS, _FIRST_INSTANCE = 1, 2, 10  # processes of the trace
 
@@ -46,12 +44,13 @@ def write_trace(path: Path, views: Iterable[WorkflowView], until: int | None = N
     """
     views = list(views)
     known = until if until is not None else max(map(_last_known, views), default=0)
-    with atomic_write(path) as file:
-        if path.suffix == ".gz":
-            with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
-                _write(packed, trace_events(views, known))
-        else:
-            _write(file, trace_events(views, known))
+    encoder, joint = msgspec.json.Encoder(), b""
+    with packed_if_named_so(path) as file:
+        file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
+        for event in trace_events(views, known):
+            file.write(joint + encoder.encode(event))
+            joint = b",\n"
+        file.write(b"\n]}\n")
     return sum(len(view.calls) for view in views)
 
 
@@ -79,15 +78,6 @@ def write_trace_of_log(path: Path, directory: Path, since_at: int | None) -> int
     if not views:
         raise SetupError(f"no workflow in {directory} began since then and had a call that ended")
     return write_trace(path, views)
-
-
-def _write(file: BufferedIOBase, events: Iterable[TraceEvent]) -> None:
-    encoder, joint = msgspec.json.Encoder(), b""
-    file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
-    for event in events:
-        file.write(joint + encoder.encode(event))
-        joint = b",\n"
-    file.write(b"\n]}\n")
 
 
 def _last_known(view: WorkflowView) -> int:

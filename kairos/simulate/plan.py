@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from kairos.core import SECOND, EngineProfile, SetupError
 from kairos.engines import load_profile
-from kairos.simulate.workload import time_scale
+from kairos.simulate.workload.arrival_process import time_scale
 from kairos.simulate.workload.load import Offered
 from kairos.simulate.workload.scenario import Instances, Scenario
 from kairos.simulate.workload.scenario import submissions as scenario_submissions

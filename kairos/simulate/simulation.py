@@ -24,7 +24,7 @@ from kairos.core import (
 from kairos.simulate.engine.engine import ModelledEngine
 from kairos.simulate.plan import SimulationPlan, holds
 from kairos.simulate.users import TENANT, engine_call
-from kairos.simulate.workload import measure_burstiness
+from kairos.simulate.workload.arrival_process import measure_burstiness
 from kairos.simulate.workload.prompt import PromptPiece
 from kairos.simulate.workload.workflows import Course, Submission, Workflow
 from kairos.simulate.world import World

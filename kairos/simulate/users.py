@@ -33,9 +33,9 @@ from kairos.core import (
 )
 from kairos.simulate.clock import VirtualClock
 from kairos.simulate.engine.sequence import EngineCall
-from kairos.simulate.workload import FileCall
 from kairos.simulate.workload.prompt import prefix_hashes
 from kairos.simulate.workload.retries import RETRIES, is_tried_again
+from kairos.simulate.workload.workflow_file import FileCall
 from kairos.simulate.workload.workflows import Course, Submission, Workflow
 
 MODEL = "simulated"

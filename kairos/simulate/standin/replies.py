@@ -169,10 +169,8 @@ class ResponsesReply:
         }  # fmt: skip
 
     def _event(self, name: str, /, **fields: Any) -> bytes:
-        kind = f"response.{name}"
-        body = {"type": kind, "sequence_number": self._number, **fields}
-        self._number += 1
-        return f"event: {kind}\n".encode() + event(body)
+        number, self._number = self._number, self._number + 1
+        return _named(f"response.{name}", sequence_number=number, **fields)
 
 
 class MessagesReply:
@@ -193,10 +191,7 @@ class MessagesReply:
             "content": [block],
             "stop_reason": _STOP_REASONS[finish],
             "stop_sequence": None,
-            "usage": {
-                "input_tokens": usage.prompt_tokens,
-                "output_tokens": usage.completion_tokens,
-            },
+            "usage": _counts(usage),
         }
 
     def begin(self) -> list[bytes]:

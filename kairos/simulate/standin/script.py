@@ -26,7 +26,7 @@ import msgspec
 from kairos.core import SetupError, text_digest
 from kairos.simulate.standin.bodies import StandInPrompt
 from kairos.simulate.standin.replies import FinishReason
-from kairos.simulate.workload import read_workflows
+from kairos.simulate.workload.workflow_file import read_workflows
 
 WORDS = ("the", "plan", "names", "each", "step", "and", "then", "a", "short", "answer", "follows")
 

@@ -84,10 +84,6 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def _run(options: argparse.Namespace) -> None:
-    await until_killed(**vars(options))
-
-
 async def until_killed(
     *,
     host: str,
@@ -139,7 +135,7 @@ async def until_killed(
 def main() -> None:
     with suppress(KeyboardInterrupt):
         try:
-            asyncio.run(_run(_arguments()))
+            asyncio.run(until_killed(**vars(_arguments())))
         except SetupError as error:
             sys.exit(f"error: {error}")
 

@@ -21,6 +21,12 @@ class TraceRow(NamedTuple):
     completion_tokens: int
 
 
+def is_trace(path: Path) -> bool:
+    """Return whether the file begins as an Azure trace does."""
+    _, first = next(read_lines(path), (0, b""))
+    return first.strip() == TRACE_HEADER
+
+
 def read_trace(path: Path) -> list[TraceRow]:
     """Read an Azure LLM inference trace: CSV with the columns of `TRACE_HEADER`, plain or gzip.
 

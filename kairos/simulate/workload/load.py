@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 
 from kairos.core import SECOND, InvalidFile, SetupError
-from kairos.host import read_lines
 from kairos.simulate.workload.arrival_process import (
     Burstiness,
     arrival_model,
@@ -16,7 +15,7 @@ from kairos.simulate.workload.arrival_process import (
     measure_burstiness,
     time_scale,
 )
-from kairos.simulate.workload.azure_trace import TRACE_HEADER, TraceRow, from_trace, read_trace
+from kairos.simulate.workload.azure_trace import TraceRow, from_trace, is_trace, read_trace
 from kairos.simulate.workload.submissions import draw_submissions, scaled
 from kairos.simulate.workload.traces import fetched_data_set
 from kairos.simulate.workload.workflow_file import FileCall
@@ -58,7 +57,7 @@ def offered_workload(asked: Load) -> Offered:
         SetupError: The arrival process or the rate is invalid.
         InvalidFile: A file is malformed.
     """
-    recorded, at_us = _requests(asked) if _is_trace(asked.workflows) else _workflows(asked)
+    recorded, at_us = _requests(asked) if is_trace(asked.workflows) else _workflows(asked)
     if asked.max_context is not None:
         recorded = scaled(recorded, asked.max_context)
     if asked.arrivals is not None or at_us is None:
@@ -167,8 +166,3 @@ def plan_arrivals(name: str, count: int, rate_per_s: float, seed: int) -> Planne
         process=measure_burstiness(long, scale),
         trace={"cv": model.cv, "index_of_dispersion": {**model.index_of_dispersion}},
     )
-
-
-def _is_trace(path: Path) -> bool:
-    first = next(read_lines(path), (0, b""))
-    return first[1].strip() == TRACE_HEADER

@@ -21,8 +21,9 @@ import msgspec
 
 from kairos.core import SECOND, InvalidFile, SetupError, percentile
 from kairos.host import CHUNK_BYTES, atomic_write, read_chunks, read_lines
-from kairos.simulate.workload import Burstiness, measure_burstiness, read_trace, read_workflows
-from kairos.simulate.workload.azure_trace import TRACE_HEADER
+from kairos.simulate.workload.arrival_process import Burstiness, measure_burstiness
+from kairos.simulate.workload.azure_trace import is_trace, read_trace
+from kairos.simulate.workload.workflow_file import read_workflows
 
 SILENCE_S = 30  # without a byte
 DOWNLOAD_S = 600  # in all
@@ -199,7 +200,7 @@ def describe_file(path: Path) -> WorkflowFigures | TraceFigures:
     _, first = next(read_lines(path), (0, b""))
     if not first:
         raise InvalidFile(path, "the file is empty")
-    return _describe_trace(path) if first.strip() == TRACE_HEADER else _describe_workflows(path)
+    return _describe_trace(path) if is_trace(path) else _describe_workflows(path)
 
 
 def _describe_workflows(path: Path) -> WorkflowFigures:

@@ -5,6 +5,7 @@ The format, field by field, stands in traces/README.md.
 
 import gzip
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Annotated
@@ -74,21 +75,28 @@ def write_workflows(path: Path, calls: Iterable[FileCall]) -> None:
     Raises:
         SetupError: the file cannot be written there, or a call could not be read again.
     """
+    encoder, decoder = msgspec.json.Encoder(), msgspec.json.Decoder(FileCall)
+    with packed_if_named_so(path) as file:
+        for call in calls:
+            line = encoder.encode(call)
+            try:
+                decoder.decode(line)
+            except msgspec.DecodeError as error:
+                raise SetupError(f"cannot write {call}: {error}") from error
+            file.write(line + b"\n")
+
+
+@contextmanager
+def packed_if_named_so(path: Path) -> Iterator[BufferedIOBase]:
+    """Write a file whole, or not at all, in the block; as gzip when the name ends in `.gz`.
+
+    Raises:
+        SetupError: the file cannot be written there.
+    """
     with atomic_write(path) as file:
         if path.suffix == ".gz":
-            # No name and no time in the header: the same calls give the same bytes.
+            # No name and no time in the header: the same content gives the same bytes.
             with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
-                _write(packed, calls)
+                yield packed
         else:
-            _write(file, calls)
-
-
-def _write(file: BufferedIOBase, calls: Iterable[FileCall]) -> None:
-    encoder, decoder = msgspec.json.Encoder(), msgspec.json.Decoder(FileCall)
-    for call in calls:
-        line = encoder.encode(call)
-        try:
-            decoder.decode(line)
-        except msgspec.DecodeError as error:
-            raise SetupError(f"cannot write {call}: {error}") from error
-        file.write(line + b"\n")
+            yield file

@@ -110,8 +110,8 @@ async def test_an_engine_whose_tokens_all_come_at_once_gets_a_profile_too():
 
 async def test_a_calibration_that_is_broken_off_leaves_the_engine_idle(engine):
     upstream = Upstream("engine", engine.url)
-    limits = calibrate.MeasuredLimits(
-        max_model_len=None, kv_tokens=None, max_num_seqs=8, max_num_batched_tokens=2048
+    asked = calibrate.CalibrationOptions(
+        engines=[engine.url], max_num_seqs=8, max_num_batched_tokens=2048
     )
     under_way = asyncio.Event()
 
@@ -119,7 +119,7 @@ async def test_a_calibration_that_is_broken_off_leaves_the_engine_idle(engine):
         if "at once" in line:
             under_way.set()
 
-    work = asyncio.create_task(calibrate.measure_engines([upstream], None, limits, BRIEF, tell))
+    work = asyncio.create_task(calibrate.measure_engines([upstream], asked, BRIEF, tell))
     async with asyncio.timeout(LIMIT_S):
         await under_way.wait()
         await engine.until(lambda each: each.batch.running or each.batch.waiting)

@@ -11,8 +11,8 @@ from kairos.simulate.engine.sequence import EngineCall
 from kairos.simulate.engines import SimulatedEngines
 from kairos.simulate.flow_client import FlowClient
 from kairos.simulate.flow_simulation import PoolOptions, functions_runner, simulate_flow
-from kairos.simulate.workload import read_workflows, write_workflows
 from kairos.simulate.workload.prompt import PromptPiece, length, prefix_hashes
+from kairos.simulate.workload.workflow_file import read_workflows, write_workflows
 
 __all__ = [
     "EngineCall",

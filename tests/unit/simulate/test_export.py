@@ -23,8 +23,7 @@ from kairos.core import (
 from kairos.observe import FactLog
 from kairos.simulate import export_workflows, load_workflows, parse_since
 from kairos.simulate.export import Exported, workflow_calls
-from kairos.simulate.workload import read_workflows
-from kairos.simulate.workload.workflow_file import write_workflows
+from kairos.simulate.workload.workflow_file import read_workflows, write_workflows
 from tests.support.simulate import build
 
 MS = build.MS

@@ -14,16 +14,15 @@ from kairos.core import SECOND, InvalidFile, SetupError
 from kairos.host import files
 from kairos.host.files import MAX_LINE_BYTES
 from kairos.simulate import FileCall, draw_arrivals
-from kairos.simulate.workload import (
+from kairos.simulate.workload import arrival_process
+from kairos.simulate.workload.arrival_process import (
     MODELS,
-    arrival_process,
     arrivals_within,
-    read_trace,
-    read_workflows,
+    measure_burstiness,
+    time_scale,
 )
-from kairos.simulate.workload.arrival_process import measure_burstiness, time_scale
-from kairos.simulate.workload.azure_trace import from_trace
-from kairos.simulate.workload.workflow_file import write_workflows
+from kairos.simulate.workload.azure_trace import from_trace, read_trace
+from kairos.simulate.workload.workflow_file import read_workflows, write_workflows
 
 ROOT = Path(__file__).resolve().parents[4]
 NAMES = sorted(MODELS)
