@@ -64,15 +64,9 @@ class Admission:
     ) -> None:
         """Start without quotas.
 
-        Args:
-            estimates: estimates of work.
-            ledger: instances and bookings.
-            queues: wait queues.
-            faults: known faults.
-            max_waiting: maximum number of requests in all queues together.
-            budget: maximum that any workflow may use.
-            tenant_share: share of the queue for a tenant that is alone in it (`fair_share.py`).
-            idle_us: silence after which a workflow has ended.
+        At most `max_waiting` requests are in all queues together. `tenant_share`: of the queue, for
+        a tenant that is alone in it (`fair_share.py`). `idle_us`: silence after which a workflow
+        has ended.
         """
         self._estimates, self._ledger, self._queues = estimates, ledger, queues
         self._faults = faults
@@ -86,9 +80,7 @@ class Admission:
         self._cancelled: SharedLru[WorkflowKey, None] = SharedLru(_MAX_CANCELLED)
         self._models: set[str] = set()  # all models that an instance ever served
         self.tried: dict[str, set[str]] = {}  # see `Tried`
-        self._returns: dict[
-            str, int
-        ] = {}  # number of returns by a fault, by id of returned requests
+        self._returns: dict[str, int] = {}  # number of returns by a fault, by request id
 
     def apply_quotas(self, quotas: Sequence[Quota], at: int) -> None:
         """Apply these quotas from now on."""
@@ -173,12 +165,8 @@ class Admission:
     def on_return(self, request_id: str, instance_id: str, *, is_fault: bool) -> None:
         """Record that a call waits again because the instance gave no answer.
 
-        Args:
-            request_id: the call.
-            instance_id: where it was.
-            is_fault: a fault of the instance or the call. An instance that merely lacks what is
-                asked for does not count against the call, which may need something that only one
-                instance has.
+        `is_fault`: of the instance or the call. An instance that merely lacks what is asked for
+        does not count against the call, which may need something that only one instance has.
         """
         if instance_id in self._ledger.instances:
             self.tried.setdefault(request_id, set()).add(instance_id)
@@ -193,10 +181,7 @@ class Admission:
     def on_call_end(self, request: Request, used_tokens: int, at: int) -> None:
         """Forget a request that has ended.
 
-        Args:
-            request: the request.
-            used_tokens: tokens of its prompt and answer, as far as it ran.
-            at: current time.
+        `used_tokens`: tokens of its prompt and answer, as far as it ran.
         """
         if request.id in self._returns:
             del self._returns[request.id]
@@ -212,9 +197,8 @@ class Admission:
         workflow = event.tenant, event.workflow_id
         if self._quotas is not None:
             self._quotas.close_workflow(workflow)
-        if not event.cancelled:
-            return
-        self._cancelled.put(workflow[0], workflow, None)
+        if event.cancelled:
+            self._cancelled.put(workflow[0], workflow, None)
 
     def learn_models(self, instance: Instance) -> None:
         self._models.update(instance.models)

@@ -111,11 +111,8 @@ class Balancer:
         self.entitlements = entitlements  # the ones in force
         self._dispatching = Dispatching(*known, placement(self.ledger), self._admission)
         self.at = 0  # time of the last fact
-        self._taken = self._by_event()
-
-    def _by_event(self) -> dict[type, Callable[[Any, int], None]]:
-        """Return the handler of each kind of fact."""
-        return {
+        # The handler of each kind of fact.
+        self._taken: dict[type, Callable[[Any, int], None]] = {
             Arrived: self._enqueue_call,
             FirstToken: lambda event, at: self.ledger.record_first_token(event.request_id, at),
             **dict.fromkeys((Finished, Failed, Cancelled), self._end_call),

@@ -68,9 +68,9 @@ class DayShape(msgspec.Struct, frozen=True):
 class Demand:
     """Forecast of a pool's demand, from snapshots in order of time."""
 
-    def __init__(self, *, level_s: float = LEVEL_S, day: DayShape | None = None) -> None:
+    def __init__(self, *, day: DayShape | None = None) -> None:
         self.seats: float | None = None  # smoothed seats of an instance
-        self._level_s, self._day = level_s, day
+        self._day = day
         self._last: Look | None = None
         self._seen_s = 0.0
         # Workflows per second, relative to the day's shape: smoothed once, and twice.
@@ -107,7 +107,7 @@ class Demand:
     def _note_rate(self, rate: float, gap_s: float) -> None:
         """Update the smoothed rate; until the time constant has passed, it is a plain mean."""
         self._seen_s += gap_s
-        weight = max(1 - math.exp(-gap_s / self._level_s), gap_s / self._seen_s)
+        weight = max(1 - math.exp(-gap_s / LEVEL_S), gap_s / self._seen_s)
         self._once += weight * (rate - self._once)
         self._twice += weight * (self._once - self._twice)
 
@@ -130,16 +130,14 @@ class Demand:
             return 0.0
         if self._day is not None:
             return self._once * self._day.at(self._last.at_s + ahead_s)
-        level, step = 2 * self._once - self._twice, (self._once - self._twice) / self._level_s
+        level, step = 2 * self._once - self._twice, (self._once - self._twice) / LEVEL_S
         return max(0.0, level + step * ahead_s)
 
     def ahead(self, ahead_s: float, seats: float = math.inf) -> float:
         """Return the expected calls in flight `ahead_s` after the last snapshot.
 
-        Args:
-            ahead_s: seconds after the last snapshot.
-            seats: seats of the pool; if more calls are in flight now, open workflows are slowed
-                down in proportion.
+        If more calls are in flight now than the pool has `seats`, open workflows are slowed down in
+        proportion.
         """
         if self._last is None:
             return 0.0

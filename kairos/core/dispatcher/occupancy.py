@@ -89,19 +89,17 @@ class Occupancy:
         """Add missing rows, so that there are as many as in the table."""
         missing = len(self.table.versions) - len(self._versions)
         if missing:
-            self._add_rows(missing)
+            none = np.zeros(missing, dtype=np.int64)  # version 0, which no instance has
+            self._versions = np.concatenate([self._versions, none])
+            self._derived_at = np.concatenate([self._derived_at, none])
+            self._growth = np.concatenate([self._growth, np.zeros(missing)])
+            more = np.zeros((3, missing, SLOTS))
+            self.forecasts = np.concatenate([self.forecasts, more], axis=1)
 
     def _write(self, row: int, instance: Instance, at: int) -> None:
         self.forecasts[:, row] = self._derive(self.ledger, instance, at)
         running = self.ledger.running(instance.id)
         self._growth[row] = running / self._token_us(self.ledger, instance) if running else 0.0
-
-    def _add_rows(self, count: int) -> None:
-        none = np.zeros(count, dtype=np.int64)  # version 0, which no instance has
-        self._versions = np.concatenate([self._versions, none])
-        self._derived_at = np.concatenate([self._derived_at, none])
-        self._growth = np.concatenate([self._growth, np.zeros(count)])
-        self.forecasts = np.concatenate([self.forecasts, np.zeros((3, count, SLOTS))], axis=1)
 
 
 def by_modes(
@@ -243,14 +241,8 @@ def of_request(
 ) -> Future:
     """Return the forecast for the request alone, if it were dispatched now: 3 x instances x SLOTS.
 
-    Not in the paper.
-
-    Args:
-        ledger: curves of answer lengths.
-        request: the request.
-        held: tokens it would use from the beginning, by instance.
-        token_us: time per token, by instance.
-        delays_us: time to the first token, by instance.
+    Not in the paper. `held` and the times are by instance: tokens that it would use from the
+    beginning, time per token, and time to the first token.
     """
     curve, limit = ledger.curve_of(request), limit_of(request)
     return ledger.curves.surviving(curve, held, 0.0, limit, token_us, delays_us)

@@ -56,12 +56,9 @@ class _Memory:
         self.failed = self.keeps * self.failed + failed
 
     def rate(self, prior_calls: float, worth: float, without: float = 0.0) -> float:
-        """Return the rate of failures.
+        """Return the rate of failures, without `without` of them.
 
-        Args:
-            prior_calls: weight of the prior rate, in calls.
-            worth: weight of the served calls.
-            without: number of failures to leave out.
+        `prior_calls` and `worth` weigh the prior rate, in calls, and the served calls.
         """
         failed = max(0.0, self.failed - without)
         return (failed + RATE * prior_calls) / (worth * self.served + failed + prior_calls)
@@ -218,13 +215,8 @@ class FaultAttribution:
     ) -> float:
         """Record a failed call, and return the instance's share of the blame, 0 to 1.
 
-        Args:
-            key: the call.
-            caller: its caller.
-            instance_id: where it failed.
-            at: current time.
-            began_at: when it was dispatched there.
-            about_itself: the instance reports that the reason is not the call.
+        `began_at`: when it was dispatched there. `about_itself`: the instance reports that the
+        reason is not the call.
         """
         outcomes = self._of(instance_id)
         share = 1.0
@@ -249,13 +241,7 @@ class FaultAttribution:
     def condemn_call(self, key: int | str, at: int, *, killed: bool) -> list[str]:
         """Record that a call is poisonous, which is charged to its caller and not to instances.
 
-        Args:
-            key: the call.
-            at: current time.
-            killed: an instance died of it.
-
-        Returns:
-            Ids of the instances it failed on.
+        `killed`: an instance died of it. Return the ids of the instances it failed on.
         """
         suspect = self._suspects[key]
         caller = self._note(suspect.caller, at)
@@ -285,17 +271,14 @@ class FaultAttribution:
         another instance died of before becomes a suspect, or one that is a likelier cause than all
         others together.
 
-        Args:
-            weights: factor on the odds of each call.
-            told: calls whose failure there is new.
-            at: current time.
+        `weights` are factors on the odds of each call. `told` are calls whose failure there is new.
         """
         self.knows_deaths = True
         suspects = {key: self._suspects[key] for key in weights if key in self._suspects}
         news = {key: suspects[key] for key in told if key in suspects}
         for key, each in news.items():
             if not each.is_found:
-                each.odds = self._odds_of_death(each) * weights[key]
+                each.odds = self.odds_of_death(key) * weights[key]
             each.deaths += 1
         together = sum(each.odds for each in suspects.values())
         for each in news.values():
@@ -318,9 +301,7 @@ class FaultAttribution:
 
     def odds_of_death(self, key: int | str) -> float:
         """Return the odds that the instance died of the call when it dropped the connection."""
-        return self._odds_of_death(self._suspects[key])
-
-    def _odds_of_death(self, suspect: _Suspect) -> float:
+        suspect = self._suspects[key]
         odds = suspect.odds_before * FAILS_IF_POISONOUS / DIES_BY_ITSELF
         return odds if suspect.deaths else odds * self._by_record(suspect.caller)
 
@@ -394,7 +375,8 @@ class FaultAttribution:
         if suspect is not None:
             self._suspects.remove(suspect.caller[0], key)
         if suspect is None or at - suspect.failed_at > REMEMBERED_US:
-            odds = _odds(self.prior(caller, at))
+            prior = self.prior(caller, at)
+            odds = prior / (1.0 - prior)
             suspect = _Suspect(odds, odds, caller, at, at)
         self._suspects.put(suspect.caller[0], key, suspect)
         # Concurrent calls with the same body on one instance failed by one event: it counts once.
@@ -423,10 +405,6 @@ class FaultAttribution:
         poisonous = known.poisonous + max(0.0, known.suspected)
         calls = poisonous + known.served + PRIOR_CALLS
         return max(PRIOR, (poisonous + PRIOR * PRIOR_CALLS) / calls)
-
-
-def _odds(probability: float) -> float:
-    return probability / (1.0 - probability)
 
 
 def _probability(odds: float) -> float:

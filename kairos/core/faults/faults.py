@@ -32,12 +32,7 @@ class Faults:
     """Faults known to one balancer."""
 
     def __init__(self, suspicion_us: int = SUSPICION_US) -> None:
-        """Start without faults.
-
-        Args:
-            suspicion_us: how long a call that may have killed an instance waits for one to run
-                alone on.
-        """
+        """Start without faults. `suspicion_us`: see `Quarantine`."""
         self.circuits = Circuits()
         self.quarantine = Quarantine(suspicion_us)
         self._attribution = FaultAttribution()
@@ -143,9 +138,7 @@ class Faults:
     def next_at(self, drained_at: int, at: int) -> int | None:
         """Return when a waiting call may be dispatched by the passing of time alone.
 
-        Args:
-            drained_at: when the queues were last drained.
-            at: current time.
+        `drained_at`: when the queues were last drained.
         """
         instants = self.circuits.next_try_at(drained_at), self.quarantine.next_at(at)
         return min((each for each in instants if each is not None), default=None)
@@ -237,10 +230,7 @@ class Faults:
     def _decide(self, instance_id: str, keys: Collection[int | str], at: int) -> None:
         """Decide which of the calls that failed on an instance may have killed it, as it has left.
 
-        Args:
-            instance_id: the instance.
-            keys: calls whose failure is new.
-            at: current time.
+        `keys` are the calls whose failure is new.
         """
         attribution, quarantine = self._attribution, self.quarantine
         attribution.blame_one(quarantine.weights(instance_id), keys, at)

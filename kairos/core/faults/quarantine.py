@@ -72,11 +72,7 @@ class Quarantine:
     """
 
     def __init__(self, suspicion_us: int = SUSPICION_US) -> None:
-        """Create an empty quarantine.
-
-        Args:
-            suspicion_us: maximum wait of a suspect to run alone.
-        """
+        """Create an empty quarantine. `suspicion_us`: maximum wait of a suspect to run alone."""
         self._held_us, self._alone_us, self._suspicion_us = HELD_US, ALONE_US, suspicion_us
         self._unheard: dict[str, _Unheard] = {}  # by instance id
         self._suspects: dict[str, _Suspect] = {}  # in the order in which they run
@@ -109,12 +105,7 @@ class Quarantine:
     ) -> None:
         """Quarantine a call whose instance dropped the connection, possibly by the call's fault.
 
-        Args:
-            key: key of the call.
-            booking: its booking.
-            at: current time.
-            ended: the call is not tried elsewhere.
-            odds: odds that the instance died of it.
+        `ended`: the call is not tried elsewhere. `odds`: of the instance having died of it.
         """
         request_id, instance_id = booking.request.id, booking.instance_id
         unheard = self._unheard.get(instance_id)

@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from kairos.core.orchestrator.graph import CallGraph, Node
 from kairos.core.orchestrator.spans import Span
 
 
-class Remaining(msgspec.Struct, frozen=True, kw_only=True):
+class Remaining(NamedTuple):
     """Critical path from a call on, the call included."""
 
     work_us: int  # execution latency of the path's calls
@@ -31,19 +29,19 @@ def remaining_work(graph: CallGraph) -> dict[str, Remaining]:
     included.
     """
     result: dict[str, Remaining] = {}
-    longest: dict[_Begin, _Path] = {}
+    longest: dict[_Begin, Remaining] = {}
     for step in reversed(list(_in_order(graph))):
         span = step.node.span
         rest = _NOTHING
         for begin in step.followed_by:
             rest = _longer(rest, longest.get(begin, _NOTHING))
-        path = _Path(
+        path = Remaining(
             span.execution_us + rest.work_us,
             1 + rest.stages,
             rest.gap_us,
             rest.censored or span.outcome != "finished",
         )
-        result[span.id] = Remaining(**path._asdict())
+        result[span.id] = path
         path = path._replace(gap_us=path.gap_us + step.gap_us)
         for begin in step.begins:
             longest[begin] = _longer(path, longest.get(begin, _NOTHING))
@@ -53,10 +51,8 @@ def remaining_work(graph: CallGraph) -> dict[str, Remaining]:
 def remaining_of_chain(spans: Sequence[Span]) -> dict[str, Remaining] | None:
     """Return the same as `remaining` for a plain chain of calls, without building a graph.
 
-    None if the calls' parent ids are not those expected in a chain.
-
-    Args:
-        spans: one span of each call, in order of arrival.
+    There is one span of each call, in order of arrival. None if the calls' parent ids are not those
+    expected in a chain.
     """
     before: str | None = None
     for span in spans:
@@ -82,17 +78,10 @@ def remaining_of_chain(spans: Sequence[Span]) -> dict[str, Remaining] | None:
 _Begin = tuple[str | None, int] | str
 
 
-class _Path(NamedTuple):
-    work_us: int
-    stages: int
-    gap_us: int
-    censored: bool
+_NOTHING = Remaining(0, 0, 0, censored=False)
 
 
-_NOTHING = _Path(0, 0, 0, censored=False)
-
-
-def _longer(one: _Path, other: _Path) -> _Path:
+def _longer(one: Remaining, other: Remaining) -> Remaining:
     return max(one, other)._replace(censored=one.censored or other.censored)
 
 
