@@ -123,10 +123,8 @@ class Dispatching:
     def drain(self, at: int, logged: deque[Dispatch] | None = None) -> list[Command]:
         """Dispatch what fits, and return the commands.
 
-        Args:
-            at: current time.
-            logged: dispatches of a replayed record; if given, these are carried out and nothing
-                else. The order is computed in both cases, since that marks overdue calls.
+        `logged` are the dispatches of a replayed record; if given, these are carried out and
+        nothing else. The order is computed in both cases, since that marks overdue calls.
         """
         self.drained_at = at
         commands: list[Command] = []

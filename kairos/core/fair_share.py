@@ -14,12 +14,9 @@ LONE_TENANT_SHARE = 0.9  # share of a caller if no other uses any
 
 
 def is_within_share(used: float, free: float, alone: float = LONE_TENANT_SHARE) -> bool:
-    """Return whether a caller may use `used` if `free` is left after that.
+    """Return whether a caller may use `used` if `free` is left for all after that.
 
-    Args:
-        used: amount used by the caller.
-        free: amount left for all.
-        alone: share of a caller that is alone, from 0 to 1; with 1 it may use all.
+    `alone` is the share of a caller that is alone, from 0 to 1; with 1 it may use all.
     """
     return free >= 0 and used * (1 - alone) <= free * alone
 

@@ -189,12 +189,8 @@ class WorkflowTracker:
     ) -> None:
         """Record that a call finished, failed, was cancelled or refused.
 
-        Args:
-            request_id: the call.
-            at: current time.
-            completion_tokens: tokens of its answer; None if it did not finish.
-            used_tokens: tokens of prompt and answer, which may also be known for an unfinished
-                call.
+        `completion_tokens`: of its answer; None if it did not finish. `used_tokens`: of prompt and
+        answer, which may also be known for an unfinished call.
         """
         call = self._calls.pop(request_id, None)
         if call is None:

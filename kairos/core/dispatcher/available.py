@@ -124,11 +124,6 @@ class AvailableInstances:
 def check_servable(request: Request, ledger: Ledger, known_models: Set[str]) -> None:
     """Check that some present instance could ever take the request.
 
-    Args:
-        request: the request.
-        ledger: the instances.
-        known_models: all models that an instance ever served.
-
     Raises:
         NoInstance: no instance is present that could serve the model.
         ModelNotFound: the model was never served.

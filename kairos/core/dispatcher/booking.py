@@ -71,12 +71,7 @@ def service_us(
 ) -> float:
     """Return the cost of a call that runs for `took_us`.
 
-    Args:
-        booking: its booking.
-        instance: where it runs.
-        speed: speed of the instance.
-        took_us: duration of the call.
-        lengths: tokens at its end, as returned by `Booking.lengths`.
+    `lengths`: tokens at its end, as returned by `Booking.lengths`.
     """
     prompt, cached, answer = lengths
     computing_us, computed = booking.computing_us, prompt - cached

@@ -67,13 +67,9 @@ class CompiledChoice:
         busy: Sequence[Instance],
         at: int,
     ) -> Choice:
-        """Choose an instance for the request.
+        """Choose an instance for the request, of those that could take it now.
 
-        Args:
-            request: the request.
-            instances: instances that could take it now.
-            busy: instances that take nothing now.
-            at: current time.
+        `busy` ones take nothing.
         """
         if not instances:
             return NO_CHOICE

@@ -98,14 +98,7 @@ def expected(
     """Return what calls use together in each slot: equations 1 and 3 of the paper.
 
     In a slot as wide as several of the first ones, a call counts with its maximum at any of their
-    beginnings, so that no peak is missed.
-
-    Args:
-        prompts: tokens of each prompt.
-        ages_us: time since each call was dispatched.
-        last_us: expected latency of each call.
-        token_us: time per token.
-        slot_at_us: beginning of each slot, from now.
+    beginnings, so that no peak is missed. `last_us`: expected latency of each call.
     """
     since_us = ages_us[:, None] + slot_at_us
     width_us = slot_at_us[1] - slot_at_us[0]
@@ -134,11 +127,7 @@ class Curves:
     """
 
     def __init__(self, kernel: Kernel | None = KERNEL) -> None:
-        """Create an empty table.
-
-        Args:
-            kernel: compiled code to use; None: use numpy.
-        """
+        """Create an empty table. `kernel`: compiled code to use; None: use numpy."""
         self._kernel = kernel
         self._drawn = array("d")
         self._rows: dict[Hashable, _Row] = {}

@@ -21,11 +21,7 @@ def least_us(
 ) -> float:
     """Return the shortest possible execution of the call, on the fastest of these instances.
 
-    Args:
-        request: the call.
-        serving: instances that serve its model.
-        ledger: speeds and prefix caches of the instances.
-        profile: profile of exactly its agent, not of a wider pool.
+    `profile` is that of exactly its agent, not of a wider pool.
     """
     prompt_us = min((_prompt_us(request, each, ledger) for each in serving), default=0.0)
     return max(prompt_us, _quickest_us(request, profile)) / OPTIMISM

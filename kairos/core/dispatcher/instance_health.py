@@ -41,14 +41,9 @@ class InstanceHealth:
     ) -> None:
         """Record a status report.
 
-        Args:
-            status: the report.
-            instance: the instance.
-            held: tokens used by our bookings there at this instant: without and with the calls that
-                no token was reported of yet. Prompts of these may still wait for a step, and use
-                memory after it.
-            ours: number of our bookings there.
-            at: current time.
+        `held` are the tokens used by our bookings there at this instant: without and with the calls
+        that no token was reported of yet. Prompts of these may still wait for a step, and use
+        memory after it. `ours`: number of our bookings there.
         """
         before = self._told.get(instance.id)
         told = _Told(status, at)

@@ -158,12 +158,8 @@ class KvRetention:
     ) -> None:
         """Record the context that an ended call left, and retain it if that pays.
 
-        Args:
-            request: the call.
-            instance: where it ran.
-            tokens: size of the context.
-            fill_us: time to compute as many tokens as the instance's memory has.
-            at: current time.
+        `tokens`: size of the context. `fill_us`: time to compute as many tokens as the instance's
+        memory has.
         """
         self._give_up(at)
         if not request.prefix:

@@ -21,14 +21,7 @@ def prefill_choice(
 ) -> str | None:
     """Return the id of the instance that computes the prompt of a call answered elsewhere.
 
-    None: the answering instance computes it, since it serves both phases or is the only one.
-
-    Args:
-        request: the call.
-        answering: instance that generates the answer.
-        prefilling: available instances that compute prompts of the model.
-        ledger: load and prefix caches of the instances.
-        at: current time.
+    None: the `answering` instance computes it, since it serves both phases or is the only one.
     """
     if answering.phase != "decode":
         return None

@@ -219,10 +219,7 @@ def ends_of(request: Request, run: PrefixRun, held: Held) -> list[int]:
 def add_ends(found: dict[str, int], there: Mapping[str, Held], marks: int) -> None:
     """Add where the cached part of a run ends on each instance that has no later run in `found`.
 
-    Args:
-        found: ends by instance id; changed in place.
-        there: cached parts of the run.
-        marks: number of the run's marks in the prompt.
+    `marks`: number of the run's marks in the prompt.
     """
     for instance_id, held in there.items():
         if instance_id not in found:

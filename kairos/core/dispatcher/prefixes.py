@@ -162,12 +162,8 @@ class PrefixIndex:
     ) -> None:
         """Record the end of a request.
 
-        Args:
-            request: the request.
-            instance_id: where it ran.
-            answer: tokens of its answer.
-            cached: prompt tokens that the engine found in its cache; None: not reported.
-            at: current time.
+        `answer`: tokens of its answer. `cached`: prompt tokens that the engine found in its cache;
+        None: not reported.
         """
         cache = self._caches.get(instance_id)
         if cache is None:

@@ -176,15 +176,9 @@ class PrefillsElsewhere:
         return None if place is None else place[1]
 
     def forget_prefill(self, request_id: str, cached: int | None, at: int) -> int | None:
-        """Record the end of a call.
+        """Record the end of a call. `cached`: reported cached tokens of its prompt, if any.
 
-        Args:
-            request_id: id of the call.
-            cached: reported cached tokens of its prompt; None: not reported.
-            at: current time.
-
-        Returns:
-            The cached tokens that concern the answering instance, if any.
+        Return the cached tokens that concern the answering instance, if any.
         """
         if request_id not in self._places:
             return cached

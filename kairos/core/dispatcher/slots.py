@@ -94,10 +94,7 @@ class SlotPlacement(Placement):
     def _peaks(self, loads: Floats, instances: Sequence[Instance], at: int) -> Floats:
         """Return the maximum over the slots, reservations included.
 
-        Args:
-            loads: tokens, (kinds x) instances x SLOTS.
-            instances: the instances.
-            at: current time.
+        `loads` are tokens, (kinds x) instances x SLOTS.
         """
         if self._reserved is not None:
             for row, instance in enumerate(instances):

@@ -81,12 +81,8 @@ class SpareCalls:
     ) -> bool:
         """Return whether one more best-effort call may be dispatched to an instance.
 
-        Args:
-            instance_id: the instance.
-            is_spare: whether a class is best-effort.
-            used: share of the instance in use, 0 to 1.
-            free_share: share of the instances serving its model that have no other calls.
-            at: current time.
+        `used`: share of the instance in use, 0 to 1. `free_share`: share of the instances serving
+        its model that have no other calls.
         """
         there = self._there.get(instance_id)
         if there is None:

@@ -56,11 +56,7 @@ class StepPace:
     """
 
     def __init__(self, token_us: float | None = None) -> None:
-        """Start with assumptions.
-
-        Args:
-            token_us: time per token from a profile; None: a default.
-        """
+        """Start with assumptions, and the time per token of a profile, if there is one."""
         # One initial observation each, with a variance, so that the first two do not decide.
         self.token = FittedLine(1.0, 8.0, token_us or _TOKEN_US, 64.0, 0.0)
         self.prompt = FittedLine(

@@ -61,12 +61,7 @@ class SurvivalPacking(SlotPlacement):
     """
 
     def __init__(self, ledger: Ledger, kernel: Kernel | None = KERNEL) -> None:
-        """Create the placement.
-
-        Args:
-            ledger: the ledger.
-            kernel: compiled code to use; None: use numpy.
-        """
+        """Create the placement. `kernel`: compiled code to use; None: use numpy."""
         super().__init__(ledger, Occupancy(ledger, BySurvival()))
         self._waits = WarmWaits()
         self._compiled: CompiledChoice | None = None

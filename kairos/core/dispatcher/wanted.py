@@ -129,11 +129,8 @@ class WantedRequests:
     ) -> int:
         """Return the address of the request's data, updated. Call `CompiledTable.renew` first.
 
-        Args:
-            request: the request.
-            at: current time.
-            alone: for a single instance, so the cache does not matter.
-            draws: whether its curve may be drawn; if not, and it would have to be, the result is 0.
+        `alone`: for a single instance, so the cache does not matter. `draws`: whether its curve may
+        be drawn; if not, and it would have to be, the result is 0.
         """
         ledger, wanted = self._ledger, self._known(request)
         answer, is_new = ledger.lengths.completion_tokens(request), wanted.waits_since == _NEW
@@ -245,10 +242,8 @@ class PrefixColumns:
     ) -> "tuple[array[float] | None, array[float] | None]":
         """Return two columns for a prompt: tokens in use by calls in flight, and cached tokens.
 
-        Args:
-            request: the request with the prompt.
-            arranged: changes whenever the assignment of instances to rows does.
-            alone: omit the caches.
+        `arranged` changes whenever the assignment of instances to rows does. `alone`: omit the
+        caches.
         """
         in_use: array[float] | None = None
         cached: array[float] | None = None
@@ -272,13 +267,9 @@ class PrefixColumns:
         marks: int,
         kept: RunColumn | None,
     ) -> "array[float]":
-        """Return the column extended by one run.
+        """Return the column extended by one run, of which the prompt has this many marks.
 
-        Args:
-            column: the column so far; None: no run yet.
-            there: what instances have of the run.
-            marks: number of the run's marks in the prompt.
-            kept: stored column of the run, if any.
+        `there` is what instances have of the run; `kept` its stored column, if any.
         """
         if kept is not None and (column is None or kept.rows == self._table.count):
             return kept.ends[:]

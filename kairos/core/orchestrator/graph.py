@@ -40,9 +40,8 @@ class CallGraph:
     def __init__(self, *, skew_us: int = 0, known: KnownJoins | None = None) -> None:
         """Create a graph without spans.
 
-        Args:
-            skew_us: maximum clock difference between two hosts that report spans.
-            known: the joins learnt for the workflow's app; None if nothing was learnt.
+        `skew_us`: maximum clock difference between two hosts that report spans. `known`: the joins
+        learnt for the workflow's app; None if nothing was learnt.
         """
         self._skew_us = skew_us
         self._known = known

@@ -57,10 +57,9 @@ def place(links: Sequence[ParentLink], skew_us: int, known: KnownJoins | None) -
 
 
 def branch_ends(spans: Iterable[tuple[str, int, tuple[str | None, ...]]]) -> dict[str, int]:
-    """Return for each call the end of the last call of its branch.
+    """Return for each call, given as (id, end, parents), the end of the last call of its branch.
 
-    Args:
-        spans: (id, end, parents) of each call, parents first.
+    Parents come first.
     """
     in_order = list(spans)
     ends = {call: end for call, end, _ in in_order}

@@ -55,11 +55,7 @@ class ModelData(msgspec.Struct, frozen=True):
     prior: RemainingModel | None  # from before a restart
 
     def model(self, still_open: OpenCalls | None = None) -> RemainingModel:
-        """Fit the model.
-
-        Args:
-            still_open: calls of workflows that have not ended, of any app.
-        """
+        """Fit the model. `still_open` are calls of workflows that have not ended, of any app."""
         names = {n: agent for (_, _, agent), n in self.numbers.items() if agent != POOLED_AGENT}
         found = None if still_open is None else still_open.of(self._groups(still_open.keys))
         return fit(*self.app, self.rows, names, self.prior, found)

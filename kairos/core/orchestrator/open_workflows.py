@@ -93,7 +93,6 @@ class OpenCalls:
     def of(self, groups: Mapping[int, int]) -> Floats:
         """Return the rows at these indices with their group as last column: [calls, FEATURES + 2].
 
-        Args:
-            groups: group number by index of the row.
+        `groups` has the number of the group by index of the row.
         """
         return np.column_stack((self._numbers[[*groups]], [*groups.values()]))

@@ -162,13 +162,7 @@ class Orchestrator:
         return self._open.get(key) or self._ended.get(key)
 
     def _add_call(self, request: Request, at: int, ended: list[CallRow]) -> None:
-        """Record a new call.
-
-        Args:
-            request: the call.
-            at: time of its arrival.
-            ended: calls ended by the same record, such as a call that was refused at once.
-        """
+        """Record a new call. `ended` by the same record may be calls that were refused at once."""
         row = self._tracker.row(request.id)
         if row is None:  # refused at once
             row = next(each for each in ended if each.request.id == request.id)

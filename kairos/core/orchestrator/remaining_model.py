@@ -119,13 +119,8 @@ def _habits(
 ) -> Floats:
     """Add to `found`, by agent, the mean of `rest` at each step; return what remains unexplained.
 
-    Args:
-        features: features of each call.
-        names: agent by group; None has no habits.
-        group: group of each call.
-        rest: residual of each call.
-        worth: number of calls that the habits found before count as.
-        found: habits by agent; changed in place.
+    `names` has the agent of each group; None has no habits. `worth`: number of calls that the
+    habits found before count as.
     """
     for number, (feature, per_unit) in enumerate(STEPS):
         at = np.floor(features[:, feature] * per_unit + ROUNDING).astype(int)

@@ -93,12 +93,7 @@ class OpenedWorkflow:
     ) -> tuple[Mapping[str, Remaining], list[SeenJoin]]:
         """Return the remaining work from each call on, and the sightings of possible joins.
 
-        Most workflows are plain chains and need no graph.
-
-        Args:
-            ids: ids of all calls.
-            skew_us: maximum clock difference between hosts.
-            joins: the joins learnt so far.
+        Most workflows are plain chains and need no graph. `ids` are those of all calls.
         """
         if len(ids) == len(self.calls):  # no call was retried
             found = remaining_of_chain([span_of(call.row) for call in self.calls])
@@ -110,11 +105,7 @@ class OpenedWorkflow:
         return remaining_work(graph), [SeenJoin(self.app, each) for each in graph.sightings()]
 
     def standing(self, served_us: int) -> OpenWorkflow:
-        """Return the workflow as it stands now, not ended.
-
-        Args:
-            served_us: execution latency of the ended calls.
-        """
+        """Return the workflow as it stands now, not ended; its ended calls ran for `served_us`."""
         calls, running = self.calls, len(self.in_flight)
         if not running:
             return OpenWorkflow(served_us, [*calls], [])

@@ -65,12 +65,7 @@ class DeclaredWork:
         return agent in self._place
 
     def price(self, epoch: int, profiles: Mapping[AgentKey, AgentProfile]) -> None:
-        """Compute the latencies of calls and paths for an epoch; a no-op if done already.
-
-        Args:
-            epoch: the epoch.
-            profiles: profiles of all agents.
-        """
+        """Compute the latencies of calls and paths for an epoch; a no-op if done already."""
         if epoch == self._epoch:
             return
         self._epoch = epoch
@@ -94,8 +89,7 @@ class DeclaredWork:
     def open_us(self, visits: Visits) -> float:
         """Return the expected latency of the calls that have not come yet. O(operators).
 
-        Args:
-            visits: number of calls so far, by agent; empty for a workflow that was forgotten.
+        `visits` has the calls so far, by agent; it is empty for a workflow that was forgotten.
         """
         over, part = 0, 0
         for agent in visits:

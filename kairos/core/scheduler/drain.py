@@ -24,13 +24,7 @@ class DrainRate:
             self._since = at
 
     def count_departure(self, at: int, *, is_empty: bool, counts: bool = True) -> None:
-        """Record a departure.
-
-        Args:
-            at: time of the departure.
-            is_empty: whether the queue is empty now.
-            counts: whether it counts for the rate; False for a request evicted by a newcomer.
-        """
+        """Record a departure. It `counts` for the rate, unless it was evicted by a newcomer."""
         assert self._since is not None
         if counts and at > self._since:
             self._left_us.append(self._before_us + at - self._since)

@@ -124,9 +124,7 @@ class FairQueueing:
     ) -> None:
         """Set up the tags.
 
-        Args:
-            weights: tenants' weights, above 0; None: no fair sharing, all calls have one share.
-            classes: classes of service by name.
+        `weights` are above 0; None: no fair sharing, all calls have one share.
         """
         self._is_fair = weights is not None
         self._weights = weights or {}

@@ -42,13 +42,7 @@ class Guard(Protocol):
     """Decides which calls of one queue are overdue. Every operation is O(log n) amortised."""
 
     def watch_call(self, waiting: WaitingRequest, at: int, patience_us: int | None) -> None:
-        """Record a call that starts to wait.
-
-        Args:
-            waiting: the call.
-            at: current time.
-            patience_us: maximum wait set by the policy; None: no such limit.
-        """
+        """Record a call that starts to wait, for `patience_us` at most, if the policy sets that."""
 
     def watch_returned(self, waiting: WaitingRequest) -> None:
         """Record a call returned by an instance: it precedes all others, in order of its number."""
@@ -123,17 +117,10 @@ class PatienceGuard:
         grace_us: int | None = None,
         share: float | None = None,
     ) -> None:
-        """Guard one queue.
+        """Guard one queue, with its calls by id.
 
         The remaining arguments default to the module's constants. With infinite `patience` a call
         is overdue only if the policy's own limit says so.
-
-        Args:
-            estimates: estimates of work.
-            waiting: the queue's calls by id.
-            patience: see `PATIENCE`.
-            grace_us: see `GRACE_US`.
-            share: see `SHARE`.
         """
         self._estimates, self._waiting = estimates, waiting
         self._patience = PATIENCE if patience is None else patience

@@ -38,12 +38,7 @@ class LazyHeap(Generic[Entry]):
         return bool(self._old)
 
     def push(self, entry: Entry, alive: int) -> None:
-        """Add an entry, in O(log n) like every other operation.
-
-        Args:
-            entry: the entry.
-            alive: number of live entries.
-        """
+        """Add an entry, in O(log n) like every other operation. `alive`: number of live entries."""
         heapq.heappush(self._heap, entry)
         if self._old:
             self.move(_MOVED_PER_PUSH)

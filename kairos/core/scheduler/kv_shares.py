@@ -15,11 +15,9 @@ class KvShares:
     """Memory in use by tenants with a limited share."""
 
     def __init__(self, shares: Mapping[str, float], running: Iterable[Request]) -> None:
-        """Set the limits.
+        """Set the limits: `shares` of the pool by tenant, above 0.
 
-        Args:
-            shares: maximum share of the pool by tenant, above 0.
-            running: calls already dispatched.
+        The calls in `running` were dispatched before.
         """
         self._shares = shares
         self._held: dict[str, int] = dict.fromkeys(shares, 0)  # tokens

@@ -75,10 +75,9 @@ class WassersteinMds(_Plain):
 
 
 def gittins_index(values: Sequence[float]) -> float:
-    """Return the minimum over t of E[min(X, t)] / P(X <= t).
+    """Return the minimum over t of E[min(X, t)] / P(X <= t); `values` of X are equally likely.
 
-    Args:
-        values: equally likely values of X, ascending.
+    They ascend.
     """
     n = len(values)
     return min(

@@ -91,15 +91,10 @@ class WaitQueue:
     ) -> None:
         """Create an empty queue.
 
-        Args:
-            policy: order of requests.
-            estimates: estimates of work.
-            arrivals: numbers the requests; queues that share it agree on the order of arrival.
-            max_wait_us: maximum wait, enforced by admission.
-            guard: creates the guard against starvation.
-            backfill: maximum number passed over behind the first; 0: nothing overtakes it.
-            passed_over: see `PASSED_OVER`; 0: only requests that do not delay the first overtake
-                it.
+        `arrivals` numbers the requests: queues that share it agree on the order of arrival. The
+        maximum wait is enforced by admission. `backfill`: how many are passed over behind the
+        first at most; 0: nothing overtakes it. `passed_over`: see `PASSED_OVER`; 0: only requests
+        that do not delay the first overtake it.
         """
         self._policy, self._estimates, self._arrivals = policy, estimates, arrivals
         self.max_wait_us, self.drain = max_wait_us, DrainRate()
@@ -155,9 +150,7 @@ class WaitQueue:
     def push_back(self, request: Request, *, aside: bool = False) -> None:
         """Add a bounced request again: before all others, and among bounced ones by arrival.
 
-        Args:
-            request: a request that was taken and bounced.
-            aside: quarantine it: it is not dispatched until it is brought back.
+        With `aside`, quarantine it: it is not dispatched until it is brought back.
         """
         assert request.id not in self._waiting
         seq = request.arrived_at - _BOUNCED
@@ -310,13 +303,7 @@ class Front(Generic[Entry]):
     def __init__(
         self, heap: LazyHeap[Entry], renew: Callable[[Entry], Entry | None], most: int
     ) -> None:
-        """Create an empty front of a heap.
-
-        Args:
-            heap: the heap.
-            renew: the heap's `renew`.
-            most: maximum number of entries stored here.
-        """
+        """Create an empty front of a heap, of at most `most` entries. `renew` is the heap's."""
         self._heap, self._renew, self._most = heap, renew, most
         self._entries: list[Entry] = []
 

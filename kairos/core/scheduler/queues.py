@@ -35,14 +35,8 @@ class WaitQueues:
     ) -> None:
         """Start without queues; they are created as they are needed.
 
-        Args:
-            policy: creates the policy.
-            estimates: estimates of work.
-            fairness: sharing among tenants.
-            max_wait_us: maximum wait for classes of service without one of their own.
-            guard: creates a queue's guard against starvation.
-            backfill: see `WaitQueue`.
-            passed_over: see `WaitQueue`.
+        `max_wait_us` is for classes of service without a maximum of their own. `backfill` and
+        `passed_over`: see `WaitQueue`.
         """
         self._policy, self._estimates = policy(estimates), estimates
         self._arrivals = count()  # one numbering for all queues

@@ -67,13 +67,7 @@ class Meter:
     """Usage meter of one quota."""
 
     def __init__(self, quota: Quota, idle_us: int, here: Sequence[WorkflowKey] = ()) -> None:
-        """Start metering.
-
-        Args:
-            quota: the limits.
-            idle_us: silence after which a workflow has ended.
-            here: workflows of the calls in flight, one entry per call.
-        """
+        """Start metering. `here` has the workflow of each call in flight."""
         self._idle_us = idle_us
         self._calls: TokenBucket | None = None
         self._tokens: TokenBucket | None = None
@@ -84,10 +78,7 @@ class Meter:
     def change_quota(self, quota: Quota, here: Sequence[WorkflowKey], at: int) -> None:
         """Set other limits. Usage so far still counts; what was not limited is counted from now on.
 
-        Args:
-            quota: the new limits.
-            here: workflows of the calls in flight, one entry per call.
-            at: current time.
+        `here` has the workflow of each call in flight.
         """
         self.quota = quota
         self._calls = _changed(self._calls, quota.calls_per_minute, at)
@@ -149,11 +140,8 @@ class Meter:
     def end_call(self, workflow: WorkflowKey, more_tokens: int, at: int, *, has_run: bool) -> None:
         """Record the end of a call.
 
-        Args:
-            workflow: the call's workflow.
-            more_tokens: tokens it used beyond what was charged; negative if it used fewer.
-            at: current time.
-            has_run: whether the call ran at all.
+        `more_tokens`: tokens it used beyond what was charged; negative if it used fewer.
+        `has_run`: whether the call ran at all.
         """
         self._at_once -= 1
         if self._workflows is not None:
@@ -202,11 +190,7 @@ class Quotas:
     """Quotas of all tenants."""
 
     def __init__(self, idle_us: int = IDLE_US) -> None:
-        """Start without quotas.
-
-        Args:
-            idle_us: silence after which a workflow has ended.
-        """
+        """Start without quotas. `idle_us`: silence after which a workflow has ended."""
         self._idle_us = idle_us
         self._of_tenant: dict[str, _Meters] = {}
         self._taken: dict[str, tuple[tuple[Meter, int], ...]] = {}  # tokens charged, by call id
@@ -215,12 +199,7 @@ class Quotas:
         """Replace the quotas.
 
         Usage so far counts against the new quota of the same tenant, app or key. Calls at once are
-        all requests that are here.
-
-        Args:
-            quotas: the new quotas.
-            here: requests in flight.
-            at: current time.
+        all requests that are `here`, in flight.
         """
         known = {
             _subject(meter.quota): meter for each in self._of_tenant.values() for meter in each.all
@@ -292,10 +271,7 @@ class Quotas:
     def settle_call(self, request: Request, used_tokens: int, at: int) -> None:
         """Correct the charge of a call at its end.
 
-        Args:
-            request: the call.
-            used_tokens: tokens of its prompt and answer as far as it ran; 0 if it never ran.
-            at: current time.
+        `used_tokens`: tokens of its prompt and answer as far as it ran; 0 if it never ran.
         """
         workflow, has_run = workflow_key(request), used_tokens > 0
         for meter, tokens in self._taken.pop(request.id, ()):

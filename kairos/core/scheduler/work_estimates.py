@@ -126,11 +126,7 @@ class WorkEstimates:
     ) -> None:
         """Record that a call finished, failed, was cancelled or refused; unknown ids are ignored.
 
-        Args:
-            request_id: id of the call.
-            at: current time.
-            completion_tokens: tokens of its answer; None: not known.
-            used_tokens: tokens of prompt and answer, as far as it ran.
+        `used_tokens`: tokens of prompt and answer, as far as it ran.
         """
         self.positions.record_call_end(request_id, at, completion_tokens, used_tokens)
         standing = self._standings.pop(request_id, None)
