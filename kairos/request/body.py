@@ -340,11 +340,7 @@ def _decoded_lax(
 
 
 def _decoded_large(content: bytes, decoder: msgspec.json.Decoder[Any], compiled: Reading) -> _Body:
-    """Decode a large body, after its members have been counted.
-
-    Raises:
-        InvalidRequest: See `read_body`.
-    """
+    """Decode a large body, after its members have been counted."""
     found = _FIELDS[decoder].find_members(content, compiled)
     try:
         body: _Body = decoder.decode(found.small)
@@ -356,11 +352,7 @@ def _decoded_large(content: bytes, decoder: msgspec.json.Decoder[Any], compiled:
 
 
 def _check(body: _Call, compiled: Reading | None, *, chat: bool, completes: bool) -> int:
-    """Check fields that the decoder does not, and return how many answers an engine generates.
-
-    Raises:
-        InvalidRequest: A field is invalid.
-    """
+    """Check fields that the decoder does not, and return how many answers an engine generates."""
     sequences = max(body.n or 1, body.best_of or 1)
     if (tools := _told(body.tools)) and tools[:1] != b"[":
         raise wrong("tools", beginning(tools))
@@ -376,26 +368,17 @@ def _check(body: _Call, compiled: Reading | None, *, chat: bool, completes: bool
 
 
 def _own_members(body: _Body, salt: str | None, keeper: str | None) -> dict[str, str]:
-    """Return the members that Kairos sets in the body.
-
-    Raises:
-        InvalidRequest, NoSuchResponse: See `read_body`.
-    """
+    """Return the members that Kairos sets in the body."""
     if body.vllm_xargs:
         _check_extra(body.vllm_xargs)
     own = {} if salt is None else {_SALT: _salted(salt, body)}
     if keeper is not None:
         if previous := _told(body.previous_response_id):
-            _check_previous(previous, keeper)
+            named = decode_foreign(_text, previous)
+            if named is not None:  # else it is not a text: the engine says so
+                check_response_id(named, keeper)
         own[_ID] = new_response_id(keeper)
     return own
-
-
-def _check_previous(previous: bytes, tenant: str) -> None:
-    """Check the previous response's tenant. Raises NoSuchResponse: It is another tenant's."""
-    named: str | None = decode_foreign(_text, previous)
-    if named is not None:  # else it is not a text: the engine says so
-        check_response_id(named, tenant)
 
 
 def _check_extra(extra: bytes) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from kairos.core import InvalidRequest
 from kairos.request.native import BESIDE, READING, Member, Reading
 from kairos.request.parameters import MOST_ITEMS, TOO_LONG, beginning, wrong
-from kairos.request.shape import not_utf8, too_deep
+from kairos.request.shape import check_utf8, too_deep
 
 LARGE_BYTES = 1 << 18  # a smaller body is decoded whole: takes up to 10 ms, whatever it holds
 BESIDE_BYTES = 1 << 20  # a larger body is read in a thread
@@ -61,8 +61,7 @@ class MemberNames:
         Raises:
             InvalidRequest: The object is malformed.
         """
-        if not compiled.is_utf8(content, len(content)):
-            raise not_utf8(_utf8_error(content))
+        check_utf8(content, compiled)
         found = (Member * (len(self._names) + 1))()
         arguments = self._spelt, len(self._names), ctypes.addressof(found)
         end = compiled.members(content, len(content), *arguments)
@@ -107,14 +106,6 @@ class Fields:
             if name in left:
                 raise InvalidRequest(f"'{name}' must not be there more than once", name)
         return content
-
-
-def _utf8_error(content: bytes) -> UnicodeDecodeError:
-    try:
-        content.decode()
-    except UnicodeDecodeError as error:
-        return error
-    raise AssertionError("it is UTF-8")
 
 
 class Found(NamedTuple):

@@ -77,16 +77,19 @@ def check_text(content: bytes, compiled: Reading | None = READING) -> None:
     Raises:
         InvalidRequest: It is not UTF-8, or nested too deeply.
     """
-    is_text = content.isascii() or (
-        compiled is not None and compiled.is_utf8(content, len(content))
-    )
-    if not is_text:
+    if not content.isascii():
+        check_utf8(content, compiled)
+    if depth(content, compiled) > MAX_DEPTH:
+        raise too_deep()
+
+
+def check_utf8(content: bytes, compiled: Reading | None) -> None:
+    """Check an encoding. Raises InvalidRequest: It is not UTF-8."""
+    if compiled is None or not compiled.is_utf8(content, len(content)):
         try:
             content.decode()
         except UnicodeDecodeError as error:
             raise not_utf8(error) from None
-    if depth(content, compiled) > MAX_DEPTH:
-        raise too_deep()
 
 
 def not_utf8(error: UnicodeDecodeError) -> InvalidRequest:
@@ -214,13 +217,9 @@ def _check_counts(parts: int, media: int, name: str) -> None:
         )
 
 
-def _is_token_ids(prompt: bytes, most: int, compiled: Reading | None) -> bool:
-    """Return whether this is certainly a list of token ids, of at most `most` prompts."""
-    return compiled is not None and bool(compiled.is_token_ids(prompt, len(prompt), most))
-
-
 def _check_prompts(prompt: bytes, name: str, choices: int, compiled: Reading | None) -> int:
-    if _is_token_ids(prompt, MAX_SEQUENCES // choices, compiled):
+    most = MAX_SEQUENCES // choices
+    if compiled is not None and compiled.is_token_ids(prompt, len(prompt), most):
         return max(1, prompt.count(b"[") - 1)
     count, is_of_one_kind = _count_prompts(prompt, name, compiled)
     if not is_of_one_kind:

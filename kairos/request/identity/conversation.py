@@ -149,7 +149,8 @@ class Conversation:
         return "".join(_text_of(each) for each in contents)
 
     def tools(self) -> tuple[str, ...]:
-        return _tool_names(self._prompt.tools)
+        tools = decode_foreign(_tools, self._prompt.tools) or ()
+        return tuple(each.function.name or each.name for each in tools)
 
     def agent_key(self) -> int:
         """Return a hash of system prompt and tools, as the client wrote them."""
@@ -298,7 +299,3 @@ def _result_of(part: Part) -> str:
     """Return the text of a tool's result, which may have parts of its own."""
     said = decode_foreign(_contents, part.content) if part.content else None
     return said if isinstance(said, str) else "".join(each.text for each in said or ())
-
-
-def _tool_names(value: msgspec.Raw) -> tuple[str, ...]:
-    return tuple(each.function.name or each.name for each in decode_foreign(_tools, value) or ())
