@@ -190,7 +190,6 @@ def _number(text: bytes) -> float | None:
 SCRAPE_S = 2.0  # timeout of /metrics, so that they are still current
 LOOKS_BETWEEN = 10
 BLOCK_SIZE = 16  # tokens: vLLM's on a GPU
-_ANSWER_LIMIT_BYTES = MAX_FETCHED_BYTES
 
 
 class Target(NamedTuple):
@@ -257,7 +256,7 @@ class EngineProbe:
             if is_new:
                 raise
             return None
-        is_whole = status == 200 and len(text) < _ANSWER_LIMIT_BYTES
+        is_whole = status == 200 and len(text) < MAX_FETCHED_BYTES
         return read_metrics(self._target.upstream.id, text) if is_whole else None
 
     def _compare(self, metrics: Metrics) -> None:

@@ -70,11 +70,6 @@ def _shipped() -> Iterator[Traversable]:
 
 def _read(path: Path) -> EngineProfile:
     found = read_toml(path, EngineProfile)
-    _check(path, found)
-    return found
-
-
-def _check(path: Path, found: EngineProfile) -> None:
     for name in _AT_LEAST_ONE:
         if (value := getattr(found, name)) < 1:
             raise InvalidFile(path, f"{name} is {value}: give 1 or more")
@@ -86,3 +81,4 @@ def _check(path: Path, found: EngineProfile) -> None:
     for name, value in costs.items():
         if not 0 <= value <= _MOST_US:
             raise InvalidFile(path, f"{name} is {value}: give a time from 0 to {_MOST_US:g}, in µs")
+    return found

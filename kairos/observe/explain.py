@@ -70,25 +70,14 @@ def costs_of(records: Iterable[Record], tenant: str, workflow_id: str) -> Costs:
         rest = record
         for command in record.commands if calls else ():
             if isinstance(command, Dispatch) and command.request_id in calls:
-                before, rest = _parted(rest, command)
-                balancer.replay(before)
+                place = rest.commands.index(command)
+                balancer.replay(Record(record.at, rest.event, rest.commands[:place]))
+                rest = Record(record.at, Tick(), rest.commands[place:])
                 costs[command.request_id] = _weighed(
                     balancer, weighing, calls[command.request_id], command.instance_id
                 )
         balancer.replay(rest)
     return costs
-
-
-def _parted(record: Record, command: Dispatch) -> tuple[Record, Record]:
-    """Split a record before a command.
-
-    Returns the fact with the commands before it, and the rest as commands of a `Tick`.
-    """
-    place = record.commands.index(command)
-    return (
-        Record(record.at, record.event, record.commands[:place]),
-        Record(record.at, Tick(), record.commands[place:]),
-    )
 
 
 def _weighed(

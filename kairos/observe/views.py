@@ -56,9 +56,8 @@ class CallView(msgspec.Struct, frozen=True, kw_only=True):
     parents_total: int
     ambiguous: bool  # several calls could be its parent, judged by their names
     missing: tuple[str, ...]  # declared parents that match no known call
-    stages: list[
-        list[str]
-    ]  # the calls that it led to, in order; calls of one stage ran in parallel
+    # The calls that it led to, in order; calls of one stage ran in parallel.
+    stages: list[list[str]]
     attempts: int
     outcome: str | None  # null: it waits or runs
     why: str | None  # why it failed, or was refused or dropped (`kairos.core.events.Refusal`)

@@ -109,7 +109,7 @@ def begin_well(events: bytes) -> bool:
         boundary = _END_OF_EVENT.search(events, start)
         end, follows = (len(events),) * 2 if boundary is None else boundary.span()
         if data := b"\n".join(_data_of(events[start:end])):
-            return data == b"[DONE]" or _is_json(data)
+            return data == b"[DONE]" or decode_foreign(_json, data) is not None
         start = follows
     return True
 
@@ -283,10 +283,6 @@ def _is_empty_list(json: bytes) -> bool:
 def _data_of(event: bytes) -> list[bytes]:
     lines = event.splitlines()
     return [line[5:].strip() for line in lines if line.startswith(b"data:")]
-
-
-def _is_json(data: bytes) -> bool:
-    return decode_foreign(_json, data) is not None
 
 
 def _parse(answer: bytes | bytearray | msgspec.Raw) -> _Answer | None:

@@ -113,15 +113,10 @@ def restored(offset: int, metadata: str) -> tuple[Watermark, Custody]:
 
 
 def pass_record(offset: int, metadata: str, record: int) -> tuple[int, str, int]:
-    """Return what a stopped group commits to continue after a record.
+    """Return what a stopped group commits to continue after a record, at the offset `record`.
 
-    Args:
-        offset: committed by the group, at most `record`.
-        metadata: committed with it.
-        record: offset of the record.
-
-    Returns:
-        The offset and metadata to commit, and how many records before it are left undone.
+    It has committed an offset that is at most that, and metadata with it. Return the offset and
+    metadata to commit, and how many records before it are left undone.
     """
     try:
         watermark, custody = _read(offset, metadata)

@@ -171,7 +171,7 @@ class CallTrace:
             return
         self._is_over = True
         self._end_wait(at)
-        request, context = self._request, self._context
+        request = self._request
         said: _Fields = {
             "http.request.method": self._method,
             "url.path": self._path,
@@ -181,25 +181,10 @@ class CallTrace:
             "kairos.attempts": self._attempts,
             **self._names(),
         }
-        if error is not None:
-            said["error.type"] = error
         name = self._method
         if self._path in _OPERATIONS:  # other paths hold ids
             name, said["http.route"] = f"{name} {self._path}", self._path
-        self._spans.append(
-            TraceSpan(
-                name=name,
-                kind="server",
-                trace_id=context.trace_id,
-                span_id=self._id,
-                parent_id=context.parent_id,
-                state=context.state,
-                began_at=request.arrived_at,
-                ended_at=at,
-                attributes=said,
-                error=error,
-            )
-        )
+        self._add(name, "server", self._id, request.arrived_at, at, said, error=error)
         self._emit(self._spans)
 
     def _add(
@@ -221,7 +206,7 @@ class CallTrace:
                 kind=kind,
                 trace_id=self._context.trace_id,
                 span_id=span_id,
-                parent_id=self._id,
+                parent_id=self._context.parent_id if kind == "server" else self._id,
                 state=self._context.state,
                 began_at=began_at,
                 ended_at=ended_at,

@@ -4,7 +4,7 @@ import contextlib
 import os
 import random
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -61,13 +61,15 @@ class Tracing:
     ) -> tuple[Request, FactSink]:
         """Record the call if its trace is recorded.
 
-        Returns:
-            The request, with its trace id if it is recorded, and the sink for its facts. The
-                context for engines is put into the headers.
+        Return the request, with its trace id if it is recorded, and the sink for its facts. The
+        context for engines is put into the headers.
         """
         context = context_sent(asked.headers) or self._own(request)
         if not context.is_recorded:
-            self._tell_engine(asked.headers, context)
+            if not context.parent_id:  # the client sent no context: the engine records none, too
+                asked.headers[TRACE_PARENT_HEADER] = traceparent(
+                    context.trace_id, self._new_id(), is_recorded=False
+                )
             return request, facts
         request = msgspec.structs.replace(request, trace_id=context.trace_id)
         asked.trace = CallTrace(
@@ -88,13 +90,6 @@ class Tracing:
         if not is_sampled(trace_id, self._ratio):
             return TraceContext(trace_id, "", is_recorded=False)
         return TraceContext(trace_id, root_span_id(trace_id), is_recorded=True)
-
-    def _tell_engine(self, headers: MutableMapping[bytes, bytes], context: TraceContext) -> None:
-        """Tell the engine not to record the call either, unless the client sent a context."""
-        if not context.parent_id:
-            headers[TRACE_PARENT_HEADER] = traceparent(
-                context.trace_id, self._new_id(), is_recorded=False
-            )
 
     def _new_id(self) -> str:
         return f"{self._dice.getrandbits(64) or 1:016x}"

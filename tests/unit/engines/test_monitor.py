@@ -179,7 +179,7 @@ async def test_a_scrape_that_fails_tells_nothing_and_takes_nothing_back(monkeypa
 
 
 async def test_a_text_that_is_cut_off_at_its_bound_tells_nothing(monkeypatch):
-    monkeypatch.setattr(engine_probe, "_ANSWER_LIMIT_BYTES", 60)
+    monkeypatch.setattr(engine_probe, "MAX_FETCHED_BYTES", 60)
     engine = Engine(**{"/metrics": RUNNING * 2})
     assert (await probe_of().probe(engine)).status == InstanceStatus("i", running=6)
     engine.answers["/metrics"] = RUNNING * 3
