@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from kairos.core import Arrived, EntitlementsChanged
 from tests.e2e.batch_files import key
-from tests.e2e.cluster.test_pool import Pool, stack, until  # noqa: F401 - a fixture
+from tests.e2e.cluster.test_pool import Pool, stack  # noqa: F401 - a fixture
 from tests.e2e.test_workers import decider_of, serve  # noqa: F401 - a fixture
 from tests.support.settings.quotas import QuotaSettings, ServiceClassSettings
+from tests.support.waiting import until
 
 ACME, BELL = key("acme"), key("bell")
 QUOTA = QuotaSettings(tenant="acme", calls_per_minute=2, tokens_per_minute=60_000)
@@ -112,7 +113,7 @@ async def test_the_gateways_of_a_pool_count_together(kafka, standin, tmp_path, s
     pool = Pool(kafka, standin, tmp_path, stack)
     given = {"key": (ACME,), "quota": (QUOTA,)}
     one, other = await pool.gateway(**given), await pool.gateway(**given)
-    await until(lambda: one.brain.member.active or other.brain.member.active, 30)
+    await until(lambda: one.brain.member.active or other.brain.member.active)
     active, standby = (one, other) if one.brain.member.active else (other, one)
     await check(standby.url)
     refused, _ = await create(active.url)
@@ -165,7 +166,7 @@ async def test_other_quotas_reach_a_pool(kafka, standin, tmp_path, stack):
     given = {"key": (ACME,), "quota": (QUOTA,)}
     one, other = await pool.gateway(**given), await pool.gateway(**given)
     members = one.brain.member, other.brain.member
-    await until(lambda: any(each.active and each._backlog is None for each in members), 30)
+    await until(lambda: any(each.active and each._backlog is None for each in members))
     assert (await create(one.url))[0]["limit-requests"] == "2"
     told = replace(one.reload._in_force, quota=(MORE,))
     for each in (one, other):
@@ -184,5 +185,5 @@ async def test_whoever_decides_next_does_by_its_own_settings(kafka, standin, tmp
     gateway.reload(lambda: replace(gateway.reload._in_force, quota=(MORE,)))
     assert (await create(gateway.url))[0]["limit-requests"] == "2"
     await asyncio.to_thread(balancer.stop)
-    await until(lambda: gateway.brain.member.active is not None, 30)
+    await until(lambda: gateway.brain.member.active is not None)
     assert (await create(gateway.url))[0]["limit-requests"] == "5"

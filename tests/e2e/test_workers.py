@@ -18,6 +18,7 @@ from kairos.observe import read_facts
 from tests.e2e.gateway.test_serve_command import keys, spawn
 from tests.support.host.forked import children
 from tests.support.otlp import collecting
+from tests.support.waiting import until
 
 LIMIT_S = 60
 CHAT = "/v1/chat/completions"
@@ -33,12 +34,6 @@ def is_there(pid):
 def decider_of(served):
     """The one there is now."""
     return next(pid for pid in children(served.process.pid) if pid not in served.workers)
-
-
-async def until(condition):
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 class Served:

@@ -26,6 +26,7 @@ from tests.support.cluster.impatient import SESSION_S
 from tests.support.observe.figures import left_out
 from tests.support.ports import free_ports
 from tests.support.processes import Process
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kafka
 
@@ -77,12 +78,6 @@ async def stack():
 @pytest.fixture
 async def pool(kafka, engine, tmp_path, stack):
     return Pool(kafka, engine, tmp_path, stack)
-
-
-async def until(condition, limit_s=LIMIT_S):
-    async with asyncio.timeout(limit_s):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def ask(session, service, name, **headers):

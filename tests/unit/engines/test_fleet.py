@@ -13,7 +13,7 @@ from kairos.proxy import EngineClient, HttpEngine
 from kairos.settings import EngineSettings
 from tests.support.loop_clock import moved_clock
 from tests.support.simulate import build
-from tests.support.waiting import Told
+from tests.support.waiting import Told, until
 
 HERE, THERE = EngineSettings(url="http://here:1"), EngineSettings(url="http://there:2")
 
@@ -42,12 +42,6 @@ async def standby(engine, clock, monkeypatch):
     yield made
     task.cancel()
     await asyncio.wait([task])
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_where_others_decide_the_calls_that_go_through_this_process_are_waited_for(

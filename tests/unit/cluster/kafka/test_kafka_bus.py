@@ -12,6 +12,7 @@ from kairos.cluster.kafka.trials import Trials
 from kairos.core import Message
 from tests.support.buses import Seen, text
 from tests.support.loop_clock import turns
+from tests.support.waiting import until
 
 HERE = ("t", 0)
 
@@ -76,12 +77,6 @@ class Consuming:
 
 def message(offset, key="k", *, where=HERE, value=None):
     return ReceivedMessage(*where, offset, 0, key, (value or f"{offset}").encode(), {})
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def relay(received: Message):
