@@ -67,7 +67,7 @@ class CompiledChoice:
         busy: Sequence[Instance],
         at: int,
     ) -> Choice:
-        """Choose an instance for the request, of those that could take it now.
+        """Choose an instance for the request among the ones with room for it now.
 
         `busy` ones take nothing.
         """

@@ -267,7 +267,7 @@ class PrefixColumns:
         marks: int,
         kept: RunColumn | None,
     ) -> "array[float]":
-        """Return the column extended by one run, of which the prompt has this many marks.
+        """Return the column extended by one run. The prompt has `marks` of the run's marks.
 
         `there` is what instances have of the run; `kept` its stored column, if any.
         """

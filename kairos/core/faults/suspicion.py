@@ -26,7 +26,7 @@ class Silences:
     __slots__ = ("_all", "_count", "_earlier", "_earlier_count", "_longest")
 
     def __init__(self, of_all: "Silences | None" = None) -> None:
-        """Start without silences. Those of all instances, `of_all`, get these, too."""
+        """Start without silences. `of_all`, of all instances, gets each of them, too."""
         self._all = of_all
         self._count = self._earlier_count = 0
         self._longest = self._earlier = 0.0

@@ -93,7 +93,7 @@ class OpenedWorkflow:
     ) -> tuple[Mapping[str, Remaining], list[SeenJoin]]:
         """Return the remaining work from each call on, and the sightings of possible joins.
 
-        Most workflows are plain chains and need no graph. `ids` are those of all calls.
+        Most workflows are plain chains and need no graph. `ids` are the ids of all calls.
         """
         if len(ids) == len(self.calls):  # no call was retried
             found = remaining_of_chain([span_of(call.row) for call in self.calls])
