@@ -11,7 +11,7 @@ nothing else is: users of the value have only its id, which stays the same.
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
@@ -52,6 +52,7 @@ from kairos.workflows.execute.observation import FlowObservation
 from kairos.workflows.execute.requests import value_of
 from kairos.workflows.execute.trials import EarlyFailure, EarlyResult, TrialRow
 
+_T = TypeVar("_T")
 Origin = Literal["called", "merged", "fetched"]
 
 _FIRST_DELAY_US, _LONGEST_DELAY_US = 500_000, 30_000_000
@@ -79,7 +80,7 @@ class Flights:
     ) -> None:
         self._share, self._staying, self._depths = plan.passes.cse, plan.staying, plan.depths
         self._partial = {each.operator: each for each in plan.partial}
-        self._memo, self._held = ResultMemo(memo_bytes), _HeldValues(out)
+        self._memo, self._held = ResultMemo[object](memo_bytes), _HeldValues(out)
         self._evaluation, self._figures = evaluation, figures
         self._made_again: dict[str, Flight] = {}  # by id of the value
         self._observation = observation
@@ -497,18 +498,18 @@ class _HeldValues:
                 self._out.append(DropHeld(value_id, held.stays.place))
 
 
-class ResultMemo:
+class ResultMemo(Generic[_T]):
     """Results, bounded in bytes. An evicted result is fetched from the cache, or recomputed."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self._held = 0
-        self._entries: OrderedDict[str, tuple[object, int]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[_T, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, signature: str) -> tuple[object] | None:
+    def get(self, signature: str) -> tuple[_T] | None:
         """Return a result in a tuple, as it may be null; None: not there."""
         entry = self._entries.get(signature)
         if entry is None:
@@ -516,7 +517,7 @@ class ResultMemo:
         self._entries.move_to_end(signature)
         return (entry[0],)
 
-    def put(self, signature: str, value: object) -> None:
+    def put(self, signature: str, value: _T) -> None:
         size = _OVERHEAD + _size(value)
         if size > self._most or signature in self._entries:
             return
@@ -530,7 +531,7 @@ class ResultMemo:
 def _size(value: object) -> int:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return sum(map(len, value))  # usually vectors: large, in characters of one byte
-    return len(value) if isinstance(value, str) else len(msgspec.json.encode(value))
+    return len(value) if isinstance(value, str | bytes) else len(msgspec.json.encode(value))
 
 
 _OVERHEAD = 200  # bytes, overhead of an entry

@@ -5,12 +5,12 @@ that several of them want.
 """
 
 import time
-from collections import OrderedDict
 from contextlib import AsyncExitStack
 
 from kairos.host import allow_many_connections, collect_less_often, switch_threads_often
 from kairos.workflows.compile.operators import Declaration
 from kairos.workflows.compile.pipeline import Passes, compile_plan
+from kairos.workflows.execute.flights import ResultMemo
 from kairos.workflows.ray.cluster import LOCAL, ray_module
 from kairos.workflows.ray.messages import PartShare, PoolTold
 from kairos.workflows.run.flow_run import declare_plan
@@ -18,33 +18,8 @@ from kairos.workflows.run.pool import OpenEngines, RunPool, default_model, no_en
 from kairos.workflows.run.run_store import RunRecord
 
 _ANSWERS_BYTES = 64 << 20  # of answers that others may be about to ask for
-_ENTRY_BYTES = 250  # of an answer's signature, and its place
 
 Claim = bytes | bool  # the answer; True: make the call; False: another partition makes it
-
-
-class RecentAnswers:
-    """Answers by signature, bounded in bytes; the least recently used one goes first."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes, self._bytes = limit_bytes, 0
-        self._answers: OrderedDict[str, bytes] = OrderedDict()
-
-    def find(self, signature: str) -> bytes | None:
-        answer = self._answers.get(signature)
-        if answer is not None:
-            self._answers.move_to_end(signature)
-        return answer
-
-    def keep(self, signature: str, answer: bytes) -> None:
-        """Keep the first answer of a signature."""
-        if signature in self._answers:
-            return
-        self._answers[signature] = answer
-        self._bytes += len(answer) + _ENTRY_BYTES
-        while self._bytes > self._limit_bytes:
-            _, gone = self._answers.popitem(last=False)
-            self._bytes -= len(gone) + _ENTRY_BYTES
 
 
 class Coordinator:
@@ -58,7 +33,7 @@ class Coordinator:
         self._active: set[int] = set()
         self._figures: dict[tuple[int, int, int], dict[str, int]] = {}
         self._claimed: dict[str, tuple[int, int]] = {}  # by signature: partition, epoch
-        self._answers = RecentAnswers(_ANSWERS_BYTES)
+        self._answers = ResultMemo[bytes](_ANSWERS_BYTES)
         self._calls_left, self._tokens_left = record.max_calls, record.max_tokens
         self._stops = False
         self._waited = 0
@@ -114,7 +89,9 @@ class Coordinator:
     ) -> PartShare:
         """Take a partition's figures, and the workflows that have ended since the last time."""
         self._figures[stage, partition, epoch] = figures
-        self._end_workflows(workflows)
+        assert self._pool is not None, "it was opened before"
+        for workflow in workflows:
+            self._pool.on_workflow_end(workflow)
         return self._share()
 
     async def ended(
@@ -140,14 +117,11 @@ class Coordinator:
 
         The answer None: the call failed, and another partition may ask again.
         """
-        self._settle(answers)
-        return [self._claim(partition, epoch, each) for each in signatures]
-
-    def _settle(self, answers: list[tuple[str, bytes | None]]) -> None:
         for signature, answer in answers:
             self._claimed.pop(signature, None)
             if answer is not None:
-                self._answers.keep(signature, answer)
+                self._answers.put(signature, answer)
+        return [self._claim(partition, epoch, each) for each in signatures]
 
     async def spend(self, tokens: int) -> bool:
         """Reserve a call and its tokens; False: the run has used what it may."""
@@ -183,11 +157,6 @@ class Coordinator:
     async def close(self) -> None:
         await self._stack.aclose()
 
-    def _end_workflows(self, workflows: list[str]) -> None:
-        assert self._pool is not None, "it was opened before"
-        for workflow in workflows:
-            self._pool.on_workflow_end(workflow)
-
     def _share(self) -> PartShare:
         assert self._pool is not None, "it was opened before"
         return PartShare(max(1, self._pool.capacity() // max(1, len(self._active))), self._stops)
@@ -195,8 +164,8 @@ class Coordinator:
     def _claim(self, partition: int, epoch: int, signature: str) -> Claim:
         if epoch < self._epochs.get(partition, epoch):
             return True  # a process that was replaced: nothing of it counts
-        if (answer := self._answers.find(signature)) is not None:
-            return answer
+        if (answer := self._answers.get(signature)) is not None:
+            return answer[0]
         holder = self._claimed.setdefault(signature, (partition, epoch))
         self._waited += holder[0] != partition
         return holder == (partition, epoch)

@@ -1,5 +1,6 @@
 """Messages between the processes of a run on Ray."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ class PartitionJob(msgspec.Struct, frozen=True):
     pool: PoolTold
     partitions: int
     columns: tuple[str, ...] | None
-    files: tuple[str, str]  # of one host: the journal and the cache; not used with a database
+    files: tuple[Path, Path | None]  # as `open_results` takes them: the journal and the cache
     latencies: Latencies  # of its engines
     processors: dict[tuple[str, str], Any]  # actors, by `performers.Key`
     held_from: int  # bytes of the smallest values that stay with Ray

@@ -2,10 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,20 +19,19 @@ from kairos.workflows.execute.facts import CapacityTold
 from kairos.workflows.execute.limits import FlowLimits
 from kairos.workflows.execute.windows import most_tokens
 from kairos.workflows.ray.claims import PartitionClaims
-from kairos.workflows.ray.messages import PartitionEnd, PartitionJob, PoolTold
+from kairos.workflows.ray.messages import PartitionEnd, PartitionJob
 from kairos.workflows.ray.performers import HeavyFunctions, RayProcessors
 from kairos.workflows.retrieve.flow_processors import processor_service
 from kairos.workflows.run.calls import RunCalls
 from kairos.workflows.run.chat_answer import read_chat
 from kairos.workflows.run.driver import RunDriver
-from kairos.workflows.run.flow_run import CACHE_SCOPE, FUNCTIONS, FlowJob
+from kairos.workflows.run.flow_run import FUNCTIONS, FlowJob, open_results
 from kairos.workflows.run.intake import TableIntake
 from kairos.workflows.run.journal import RunJournal
 from kairos.workflows.run.pool import RunPool, pool_elsewhere
 from kairos.workflows.run.postgres_results import PostgresResults
-from kairos.workflows.run.result_cache import ResultCache
 from kairos.workflows.run.rows import InputRow, InputTable
-from kairos.workflows.run.tables import open_table
+from kairos.workflows.run.tables import MappingTable, open_table
 
 _BEAT_S = 0.5
 _KEY = "KAIROS_RUN_KEY"  # in place of the variable that holds it elsewhere
@@ -72,22 +70,6 @@ class PartTable:
         return part_of(key_of(row.values, self._columns), self._parts)
 
 
-class NoRows:
-    """The table of a partition whose groups are all that is left."""
-
-    columns: tuple[str, ...] = ()
-    repeated: tuple[str, ...] = ()
-
-    def rows(self) -> Iterator[InputRow]:
-        return iter(())
-
-    def may_have(self, column: str) -> bool:  # noqa: ARG002
-        return True
-
-    def expected_rows(self, read: int) -> int | None:  # noqa: ARG002
-        return 0
-
-
 def plan_of(job: PartitionJob) -> Plan:
     """Return the plan of a run, as every process of it makes it."""
     record, passes = job.record, Passes(**job.record.passes)
@@ -100,41 +82,6 @@ def plan_of(job: PartitionJob) -> Plan:
         values_stay=True,
         batches=record.batches,
     )
-
-
-def scope_of(job: PartitionJob) -> str | None:
-    """Return the scope of the results of earlier runs; None: they do not count."""
-    return CACHE_SCOPE if job.record.uses_cache and Passes(**job.record.passes).cached else None
-
-
-def open_store(
-    job: PartitionJob,
-    on_trouble: Callable[[str | None], None],
-    *,
-    partition: int | None = None,
-    claims: PartitionClaims | None = None,
-    deliver: Callable[..., object] = lambda call, *given: call(*given),
-) -> PostgresResults | RunJournal:
-    """Open the results of a run, for a partition or for all of it.
-
-    Raises:
-        SetupError: they cannot be used.
-    """
-    record = job.record
-    if record.results is not None:
-        return PostgresResults(
-            record.results,
-            record.id,
-            on_trouble,
-            scope=scope_of(job),
-            partition=partition,
-            claims=claims,
-            deliver=deliver,
-        )
-    journal, cache = job.files
-    scope = scope_of(job)
-    known = None if scope is None else ResultCache(Path(cache), scope)
-    return RunJournal(Path(journal), on_trouble, cache=known, partition=partition, claims=claims)
 
 
 class SpendingLLM:
@@ -221,9 +168,10 @@ class Partition:
         claims = PartitionClaims(self._coordinator, self._number)
         deliver = asyncio.get_running_loop().call_soon_threadsafe
         opening = partial(
-            open_store,
-            self._job,
-            self._on_trouble,
+            open_results,
+            self._job.record,
+            *self._job.files,
+            lambda _: None,  # the writer waits for the database
             partition=self._number,
             claims=claims,
             deliver=deliver,
@@ -234,9 +182,6 @@ class Partition:
             yield store, claims
         finally:
             await asyncio.to_thread(store.close, give_up=True)
-
-    def _on_trouble(self, line: str | None) -> None:
-        """Do nothing: the writer waits for the database."""
 
     @asynccontextmanager
     async def _pool(self) -> AsyncIterator[tuple[RunPool, RayProcessors]]:
@@ -273,7 +218,7 @@ class _Session:
         self._epoch, self._stage, self._rows, self._store = store.epoch, stage, rows, store
         self._pool, self._processors = pool, processors
         plan = plan_of(job)
-        table: InputTable = NoRows()
+        table: InputTable = MappingTable(())  # groups are all that is left
         if stage == 0:
             table = PartTable(open_table(job.table), number, job.partitions, job.columns)
         digest = FlowJob(plan, job.functions, table, None).digest
@@ -282,7 +227,7 @@ class _Session:
         limits = FlowLimits(
             capacity=max(1, told.capacity // parts),
             at_once=self._at_once,
-            kv_tokens=_kv_tokens(told, parts),
+            kv_tokens=None if told.kv_tokens is None else max(1, told.kv_tokens // parts),
             instances=told.instances,
             functions=FUNCTIONS,
             caches_prefixes=told.caches_prefixes and number == 0,
@@ -368,7 +313,3 @@ def _at_once(concurrency: int | None, number: int, parts: int) -> int | None:
     if concurrency is None:
         return None
     return max(1, concurrency // parts + (number < concurrency % parts))
-
-
-def _kv_tokens(told: PoolTold, parts: int) -> int | None:
-    return None if told.kv_tokens is None else max(1, told.kv_tokens // parts)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,29 +25,31 @@ from kairos.workflows.compile.operators import Declaration, Generation, Ingest, 
 from kairos.workflows.compile.pipeline import Passes, compile_plan
 from kairos.workflows.compile.sharing import shared_columns
 from kairos.workflows.declare.functions import Functions
-from kairos.workflows.execute.observation import Fallback
 from kairos.workflows.ray import performers
 from kairos.workflows.ray.cluster import LOCAL, check_address, cluster
 from kairos.workflows.ray.coordinator import Coordinator
 from kairos.workflows.ray.messages import PartitionEnd, PartitionJob
-from kairos.workflows.ray.partition import Partition, open_store, plan_of
+from kairos.workflows.ray.partition import Partition, plan_of
 from kairos.workflows.retrieve.flow_processors import processor_service
-from kairos.workflows.run.driver import SPENT_FIGURES, RunProgress
+from kairos.workflows.run.driver import ENDED_ROWS, RunProgress, added_fallbacks, added_figures
 from kairos.workflows.run.export import Tables
-from kairos.workflows.run.flow_run import FlowJob, Note, line_names
+from kairos.workflows.run.flow_run import (
+    ENDINGS,
+    RECORD_EVERY_S,
+    FlowJob,
+    Note,
+    RecordedRun,
+    line_names,
+    open_results,
+)
 from kairos.workflows.run.pool import OpenEngines
 from kairos.workflows.run.postgres_results import PostgresResults
 from kairos.workflows.run.processing import check_processors, with_models
-from kairos.workflows.run.result_store import ResultStore
 from kairos.workflows.run.rows import InputTable
 from kairos.workflows.run.run_store import RunDirectory, RunRecord
 
 _SAMPLE = 1_000  # rows by which it is chosen how rows are parted
 _LOOK_S = 0.5
-_RECORD_EVERY_S = 2.0
-_ALL = 1 << 62  # rows
-_ENDED = ("written", "failed", "dropped", "gathered")
-_WHY = {"done": "", "stopped": "", "budget": "it has used what it may (--max-calls, --max-tokens)"}
 
 
 def check_on_ray(record: RunRecord, declaration: Declaration) -> None:
@@ -76,19 +79,13 @@ def check_on_ray(record: RunRecord, declaration: Declaration) -> None:
             )
 
 
-class RayRun:
-    """A session of a run, in a directory that nobody else drives."""
-
+class RayRun(RecordedRun):
     def __init__(self, directory: RunDirectory, record: RunRecord, on_note: Note) -> None:
-        self._directory, self.record, self._on_note = directory, record, on_note
-        self._before, self._fallbacks_before = record.figures, record.fallbacks
-        self._began_s = time.monotonic()
+        super().__init__(directory, record, on_note)
         self._coordinator: Any = None
         self._figures: dict[str, int] = {}
         self._waits_for = ""
         self._rows: int | None = None
-        self._store: ResultStore | None = None  # while it is open
-        self._is_stopping = False
         self._has_heavy = False  # functions, which need the CPUs
 
     def stop(self) -> None:
@@ -100,7 +97,7 @@ class RayRun:
     def progress(self) -> RunProgress:
         figures = self._figures
         before = figures.get("ended_before", 0)
-        ended = before + sum(figures.get(name, 0) for name in _ENDED)
+        ended = before + sum(figures.get(name, 0) for name in ENDED_ROWS)
         elapsed_s = time.monotonic() - self._began_s
         return RunProgress(self._rows, ended, before, elapsed_s, figures, self._waits_for)
 
@@ -142,6 +139,7 @@ class RayRun:
                     ray, record.id, named, record.retrieval, keys, record.concurrency
                 )
                 stack.callback(performers.stop, ray, processors.values())
+                uses_cache = record.uses_cache and Passes(**record.passes).cached
                 job = PartitionJob(
                     record=record,
                     declaration=named,
@@ -150,7 +148,7 @@ class RayRun:
                     pool=pool,
                     partitions=partitions,
                     columns=None,
-                    files=(str(self._directory.journal), str(cache)),
+                    files=(self._directory.journal, cache if uses_cache else None),
                     latencies=latencies,
                     keys=keys,
                     processors=processors,
@@ -179,7 +177,8 @@ class RayRun:
 
     async def _driven(self, ray: Any, job: PartitionJob, flow: FlowJob) -> RunRecord:
         plan = flow.plan
-        self._store = store = await asyncio.to_thread(open_store, job, self._on_trouble)
+        opening = partial(open_results, job.record, *job.files, self._on_trouble)
+        self._store = store = await asyncio.to_thread(opening)
         actor = ray.remote(Partition)
         # A task that is repeated begins with what the store has.
         cpus = 0 if self._has_heavy else 1
@@ -219,17 +218,20 @@ class RayRun:
             outcomes = [
                 await asyncio.to_thread(store.outcomes, at, rows) for at, rows in enumerate(read)
             ]
+            fallbacks = self._fallbacks_before
+            for each in ends:
+                fallbacks = added_fallbacks(fallbacks, each.fallbacks)
             self._change(
                 state="done" if reason == "done" else "stopped",
-                detail=_WHY[reason],
+                detail=ENDINGS[reason],
                 written=written,
                 took_s=before_s + time.monotonic() - began_s,
                 waits_for="",
-                fallbacks=_together(self._fallbacks_before, ends),
+                fallbacks=fallbacks,
                 figures={
                     "rows": read[0],
-                    **{name: sum(e.get(name, 0) for e in outcomes) for name in _ENDED},
-                    **self._spent(),
+                    **{name: sum(e.get(name, 0) for e in outcomes) for name in ENDED_ROWS},
+                    **added_figures(self._before, self._figures),
                 },
             )
         finally:
@@ -249,33 +251,20 @@ class RayRun:
         while True:
             await asyncio.sleep(_LOOK_S)
             await self._look()
-            if time.monotonic() - kept_s > _RECORD_EVERY_S:
+            if time.monotonic() - kept_s > RECORD_EVERY_S:
                 kept_s = time.monotonic()
-                now = {name: self._figures.get(name, 0) for name in _ENDED}
+                now = {name: self._figures.get(name, 0) for name in ENDED_ROWS}
+                now |= added_figures(self._before, self._figures)
                 self._change(
-                    figures={"rows": self._figures.get("rows_read", 0), **now, **self._spent()},
+                    figures={"rows": self._figures.get("rows_read", 0), **now},
                     waits_for=self._waits_for,
                 )
 
     async def _look(self) -> None:
         self._figures, self._waits_for = await self._coordinator.progress.remote()
 
-    def _spent(self) -> dict[str, int]:
-        spent = {n: self._before.get(n, 0) + self._figures.get(n, 0) for n in SPENT_FIGURES}
-        return {name: value for name, value in spent.items() if value}
-
     def _on_trouble(self, line: str | None) -> None:
         self._on_note("there again: going on" if line is None else f"waiting: {line}")
-
-    def _change(self, **fields: object) -> None:
-        now = time.time_ns() // 1000
-        self.record = msgspec.structs.replace(self.record, changed_at=now, **fields)
-        if self._store is not None:
-            self._store.keep_record(msgspec.json.encode(self.record))
-        try:
-            self._directory.write(self.record)
-        except SetupError as error:
-            self._on_note(f"what is known of the run is not kept for now: {error}")
 
 
 async def _named(record: RunRecord, declaration: Declaration) -> Declaration:
@@ -341,14 +330,6 @@ async def _of_ray(reference: Any) -> Any:
 def _reason(ends: Sequence[PartitionEnd]) -> str:
     reasons = {each.reason for each in ends}
     return "budget" if "budget" in reasons else "stopped" if "stopped" in reasons else "done"
-
-
-def _together(before: Mapping[str, Fallback], ends: Sequence[PartitionEnd]) -> dict[str, Fallback]:
-    found = dict(before)
-    for end in ends:
-        for name, now in end.fallbacks.items():
-            found[name] = found[name].plus(now) if name in found else now
-    return found
 
 
 def forget_results(record: RunRecord) -> None:

@@ -235,7 +235,8 @@ def write(
     pa = import_arrow()
     schema = _schema(pa, columns, rows())
     with _writer(pa, file, form, schema) as writer:
-        for batch in _batched(rows(), _BATCH_ROWS):
+        left = rows()
+        while batch := list(islice(left, _BATCH_ROWS)):
             arrays = [_array(pa, [row.get(f.name) for row in batch], f.type) for f in schema]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
 
@@ -269,11 +270,6 @@ def _array(pa: Any, values: list[Any], column: Any) -> Any:
 
 def _text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else _encode(value).decode()
-
-
-def _batched(rows: Iterator[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
-    while batch := list(islice(rows, size)):
-        yield batch
 
 
 class Unreadable(msgspec.Struct, frozen=True):

@@ -285,7 +285,8 @@ class RunCalls:
     async def _compute(self, command: RunFunction) -> CallAnswered:
         known = self._functions[command.function]
         arguments = dict(command.arguments)
-        if command.idempotency_key is not None and _takes_key(known.function):
+        takes_key = _IDEMPOTENCY_KEY in inspect.signature(known.function).parameters
+        if command.idempotency_key is not None and takes_key:
             arguments[_IDEMPOTENCY_KEY] = command.idempotency_key
         if command.batch is not None:
             assert self._batches is not None, "its own, or those of others"
@@ -332,7 +333,3 @@ def _timed(known: RegisteredFunction, arguments: dict[str, Any]) -> tuple[object
     began_s = time.monotonic()
     value = known.call(arguments)
     return value, time.monotonic() - began_s
-
-
-def _takes_key(function: Callable[..., object]) -> bool:
-    return _IDEMPOTENCY_KEY in inspect.signature(function).parameters

@@ -73,8 +73,7 @@ class Csv:
                 yield self._row(number, record)
 
     def expected_rows(self, read: int) -> int | None:
-        share = self._file.share_read()
-        return round(read / share) if share else None
+        return self._file.expected_rows(read)
 
     def may_have(self, column: str) -> bool:
         return column in self.columns or not self._names
@@ -128,10 +127,7 @@ class Csv:
                 if not record.lines:
                     return
                 state = "stray"
-            is_whole = state == "ended"
-            if is_whole and record.opened and self._was_several(record):
-                is_whole = False
-            if not is_whole:
+            if state != "ended" or (record.opened and self._was_several(record)):
                 lines = self._again(record, lines)
                 yield _Record(record.first, record.opened, None, _STRAY)
                 continue

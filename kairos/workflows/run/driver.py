@@ -51,7 +51,7 @@ LOOK_S = 1.0  # between two checks whether engines idle
 _FACTS_AT_ONCE = 32  # then other tasks have their turn
 
 # Figures of an executor that are added up over the sessions of a run.
-SPENT_FIGURES = (
+_SPENT_FIGURES = (
     "calls",
     "functions",
     "processed",
@@ -67,7 +67,7 @@ SPENT_FIGURES = (
     "touched",
 )
 _ALL = 1 << 62  # rows
-_ENDED = ("written", "failed", "dropped", "gathered")
+ENDED_ROWS = ("written", "failed", "dropped", "gathered")
 
 
 class RunDriver:
@@ -186,23 +186,18 @@ class RunDriver:
         self._store.find(call, command.signature, found)
 
     def _keep(self, command: KeepResult | KeepAnswer | DropCall) -> None:
-        if isinstance(command, DropCall):
-            self._store.finish_call(command.call)
-            return
-        if isinstance(command, KeepAnswer):
-            self._store.store(command.signature, command.text)
-            return
-        self._store.keep_result(
-            command.stage,
-            command.row,
-            command.node,
-            command.signature,
-            command.value,
-            shared=command.store or command.origin != "called",
-            until_end=command.until_end,
-        )
-        if command.store:
-            self._store.store(command.signature, command.value)
+        match command:
+            case DropCall(call):
+                self._store.finish_call(call)
+            case KeepAnswer(signature, text):
+                self._store.store(signature, text)
+            case KeepResult(stage, node, row, signature, value):
+                shared, until_end = command.store or command.origin != "called", command.until_end
+                self._store.keep_result(
+                    stage, row, node, signature, value, shared=shared, until_end=until_end
+                )
+                if command.store:
+                    self._store.store(signature, value)
 
     def _end_row(
         self,
@@ -210,18 +205,16 @@ class RunDriver:
         intake: TableIntake,
         calls: RunCalls,
     ) -> None:
+        stage, row = 0 if isinstance(command, GatherRow) else command.stage, command.row
+        digest = intake.digest_of(stage, row)
         match command:
-            case WriteRow(stage=stage, row=row):
-                digest = intake.digest_of(stage, row)
+            case WriteRow():
                 self._store.end_row(stage, row, "written", digest, command.values)
-            case FailRow(stage=stage, row=row):
-                digest = intake.digest_of(stage, row)
+            case FailRow():
                 self._store.end_row(stage, row, "failed", digest, command.error, node=command.node)
-            case DropRow(stage=stage, row=row):
-                digest = intake.digest_of(stage, row)
+            case DropRow():
                 self._store.end_row(stage, row, "dropped", digest, None)
-            case GatherRow(row=row):
-                stage, digest = 0, intake.digest_of(0, row)
+            case GatherRow():
                 self._store.end_row(0, row, "gathered", digest, command.value, key=command.key)
         if (workflow := calls.finish_row(stage, row)) is not None:
             self._on_workflow_end(workflow)
@@ -242,6 +235,21 @@ class RunProgress(msgspec.Struct, frozen=True):
     waits_for: str = ""
 
 
+def added_figures(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    """Return the usage and savings of earlier sessions and of this one together."""
+    spent = {name: before.get(name, 0) + now.get(name, 0) for name in _SPENT_FIGURES}
+    return {name: value for name, value in spent.items() if value}
+
+
+def added_fallbacks(
+    before: Mapping[str, Fallback], now: Mapping[str, Fallback]
+) -> dict[str, Fallback]:
+    found = dict(before)
+    for name, each in now.items():
+        found[name] = found[name].plus(each) if name in found else each
+    return found
+
+
 class RunSession:
     def __init__(
         self, driver: RunDriver, intake: TableIntake, store: ResultStore, table: InputTable
@@ -258,7 +266,7 @@ class RunSession:
         figures, read = self._now(), self.intake.read[0]
         rows = read if self.intake.is_at_end else self._table.expected_rows(read)
         before = self.intake.ended_before
-        ended = before + sum(figures.get(name, 0) for name in _ENDED)
+        ended = before + sum(figures.get(name, 0) for name in ENDED_ROWS)
         return RunProgress(rows, ended, before, elapsed_s, figures)
 
     def figures(self, before: Mapping[str, int]) -> dict[str, int]:
@@ -267,26 +275,18 @@ class RunSession:
         Rows are not counted again, so the figures are approximate.
         """
         now, ended = self._now(), {**self._ended_before, "failed": 0}
-        rows = {name: ended.get(name, 0) + now.get(name, 0) for name in _ENDED}
-        return {"rows": self.intake.read[0], **rows, **self._spent(before)}
+        rows = {name: ended.get(name, 0) + now.get(name, 0) for name in ENDED_ROWS}
+        return {"rows": self.intake.read[0], **rows, **added_figures(before, now)}
 
     def final_figures(self, before: Mapping[str, int]) -> dict[str, int]:
         """Return the same figures, with rows counted exactly: a second for some million rows."""
         ends = [self._store.outcomes(stage, rows) for stage, rows in enumerate(self.intake.read)]
-        rows = {name: sum(each.get(name, 0) for each in ends) for name in _ENDED}
-        return {"rows": self.intake.read[0], **rows, **self._spent(before)}
+        rows = {name: sum(each.get(name, 0) for each in ends) for name in ENDED_ROWS}
+        return {"rows": self.intake.read[0], **rows, **added_figures(before, self._now())}
 
     def fallbacks(self, before: Mapping[str, Fallback]) -> dict[str, Fallback]:
         """Return the rows of all sessions that continued without a value, by operator."""
-        found = dict(before)
-        for name, now in self.observation.fallbacks.items():
-            found[name] = found[name].plus(now) if name in found else now
-        return found
-
-    def _spent(self, before: Mapping[str, int]) -> dict[str, int]:
-        now = self._now()
-        spent = {name: before.get(name, 0) + now.get(name, 0) for name in SPENT_FIGURES}
-        return {name: value for name, value in spent.items() if value}
+        return added_fallbacks(before, self.observation.fallbacks)
 
     def _now(self) -> dict[str, int]:
         figures = msgspec.structs.asdict(self.driver.executor.figures)

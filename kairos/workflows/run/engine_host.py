@@ -24,7 +24,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 import msgspec
@@ -139,12 +138,7 @@ class EngineHost:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        _kind: type[BaseException] | None,
-        _raised: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         for task in self._switching.values():
             task.cancel()
         if self._switching:
@@ -205,7 +199,7 @@ class EngineHost:
         took_s = time.monotonic() - began_s
         self.loads += 1
         self._on_note(f"device {command.device + 1}: {model} serves after {took_s:.1f} s")
-        self._turns.loaded(command.device, took_s * 1_000_000)
+        self._turns.loaded(command.device, took_s * _S)
 
     async def _start(self, number: int, model: str) -> EngineProcess:
         hosted = self._host.models[model]

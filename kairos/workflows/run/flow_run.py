@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,15 +35,19 @@ from kairos.workflows.run.journal import RunJournal
 from kairos.workflows.run.pool import RunPool
 from kairos.workflows.run.postgres_results import PostgresResults
 from kairos.workflows.run.result_cache import ResultCache
-from kairos.workflows.run.result_store import ResultStore
+from kairos.workflows.run.result_store import Claims, ResultStore
 from kairos.workflows.run.rows import InputTable
 from kairos.workflows.run.run_store import RunDirectory, RunRecord
 
-_WHY = {"done": "", "stopped": "", "budget": "its budget is used up (--max-calls, --max-tokens)"}
+ENDINGS = {
+    "done": "",
+    "stopped": "",
+    "budget": "its budget is used up (--max-calls, --max-tokens)",
+}
 _CAPACITY_EVERY_S = 1.0
-_RECORD_EVERY_S = 2.0
+RECORD_EVERY_S = 2.0
 FUNCTIONS = 32  # run at once
-CACHE_SCOPE = "default"  # of results for later runs
+_CACHE_SCOPE = "default"  # of results for later runs
 
 Note = Callable[[str], None]
 _T = TypeVar("_T")
@@ -60,7 +65,6 @@ class FlowJob(msgspec.Struct, frozen=True):
     functions: Functions
     table: InputTable
     cache_path: Path | None  # None: results of other runs are not used
-    cache_scope: str = CACHE_SCOPE
 
     @property
     def digest(self) -> bytes:
@@ -69,9 +73,65 @@ class FlowJob(msgspec.Struct, frozen=True):
         return blake2b(plan.encode(), digest_size=16).digest()
 
 
-class FlowRun:
-    """Session of a run, in a directory that no other process drives."""
+def open_results(
+    record: RunRecord,
+    journal: Path,
+    cache: Path | None,
+    on_trouble: Callable[[str | None], None],
+    *,
+    partition: int | None = None,
+    claims: Claims | None = None,
+    deliver: Callable[..., object] = lambda call, *given: call(*given),
+) -> PostgresResults | RunJournal:
+    """Open the results of a run, for a partition or for all of it.
 
+    `journal`, `cache`: files of this host, not used with a database; without a `cache` results of
+    other runs are not used. The rest: see `PostgresResults`.
+
+    Raises:
+        SetupError: they cannot be used.
+    """
+    if record.results is not None:
+        return PostgresResults(
+            record.results,
+            record.id,
+            on_trouble,
+            scope=None if cache is None else _CACHE_SCOPE,
+            partition=partition,
+            claims=claims,
+            deliver=deliver,
+        )
+    known = None if cache is None else ResultCache(cache, _CACHE_SCOPE)
+    try:
+        return RunJournal(journal, on_trouble, cache=known, partition=partition, claims=claims)
+    except BaseException:
+        if known is not None:
+            known.close()
+        raise
+
+
+class RecordedRun:
+    """Session of a run, in a directory that no other process drives, and the run's record."""
+
+    def __init__(self, directory: RunDirectory, record: RunRecord, on_note: Note) -> None:
+        self._directory, self.record, self._on_note = directory, record, on_note
+        self._began_s = time.monotonic()
+        self._before, self._fallbacks_before = record.figures, record.fallbacks
+        self._store: ResultStore | None = None  # while it is open
+        self._is_stopping = False
+
+    def _change(self, **fields: object) -> None:
+        now = time.time_ns() // 1000
+        self.record = msgspec.structs.replace(self.record, changed_at=now, **fields)
+        try:
+            self._directory.write(self.record)
+        except SetupError as error:
+            self._on_note(f"the run's record cannot be written for now: {error}")
+        if self._store is not None:
+            self._store.keep_record(msgspec.json.encode(self.record))
+
+
+class FlowRun(RecordedRun):
     def __init__(
         self,
         directory: RunDirectory,
@@ -79,14 +139,10 @@ class FlowRun:
         on_note: Note,
         timeline: Timeline | None = None,
     ) -> None:
-        self._directory, self.record, self._on_note = directory, record, on_note
+        super().__init__(directory, record, on_note)
         self._timeline = timeline
-        self._began_s = time.monotonic()
-        self._before, self._fallbacks_before = record.figures, record.fallbacks
         self._session: RunSession | None = None
         self._pool: RunPool | None = None  # while it drives
-        self._store: ResultStore | None = None  # while it is open
-        self._is_stopping = False
 
     def stop(self) -> None:
         """Stop the run once its calls in flight have ended; it can be resumed."""
@@ -151,7 +207,7 @@ class FlowRun:
                 written = await _beside(writing, [self._keep_record(session)])
             self._change(
                 state="done" if is_done else "stopped",
-                detail=_WHY[end.reason],
+                detail=ENDINGS[end.reason],
                 written=written,
                 took_s=took_s,
                 waits_for="",
@@ -197,7 +253,9 @@ class FlowRun:
         def on_trouble(line: str | None) -> None:  # in the writer's thread
             loop.call_soon_threadsafe(self._on_trouble, line)
 
-        store = await asyncio.to_thread(self._open, job, on_trouble, loop.call_soon_threadsafe)
+        opening = partial(open_results, self.record, self._directory.journal, job.cache_path)
+        deliver = loop.call_soon_threadsafe
+        store = await asyncio.to_thread(opening, on_trouble, deliver=deliver)
         self._store = store
         try:
             self._change(state="running", detail="")
@@ -206,26 +264,9 @@ class FlowRun:
             self._store = None
             await asyncio.to_thread(store.close, give_up=True)
 
-    def _open(
-        self, job: FlowJob, on_trouble: Callable[[str | None], None], deliver: Callable[..., object]
-    ) -> ResultStore:
-        if self.record.results is not None:
-            scope = None if job.cache_path is None else job.cache_scope
-            url, run_id = self.record.results, self.record.id
-            return PostgresResults(url, run_id, on_trouble, scope=scope, deliver=deliver)
-        cache = None
-        if job.cache_path is not None:
-            cache = ResultCache(job.cache_path, job.cache_scope)
-        try:
-            return RunJournal(self._directory.journal, on_trouble, cache=cache)
-        except BaseException:
-            if cache is not None:
-                cache.close()
-            raise
-
     async def _keep_record(self, session: RunSession) -> None:
         while True:
-            await asyncio.sleep(_RECORD_EVERY_S)
+            await asyncio.sleep(RECORD_EVERY_S)
             self._change(
                 figures=session.figures(self._before),
                 fallbacks=session.fallbacks(self._fallbacks_before),
@@ -239,16 +280,6 @@ class FlowRun:
             self._on_note("the disk has space again: continuing")
         else:
             self._on_note(f"waiting: {line}; free some space, and the run continues")
-
-    def _change(self, **fields: object) -> None:
-        now = time.time_ns() // 1000
-        self.record = msgspec.structs.replace(self.record, changed_at=now, **fields)
-        try:
-            self._directory.write(self.record)
-        except SetupError as error:
-            self._on_note(f"the run's record cannot be written for now: {error}")
-        if self._store is not None:
-            self._store.keep_record(msgspec.json.encode(self.record))
 
 
 def line_names(job: FlowJob) -> Callable[[], Iterator[object]] | None:

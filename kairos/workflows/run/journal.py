@@ -107,7 +107,8 @@ class RunJournal:
         try:
             self._reading = open_database(path, _SCHEMA, _VERSION, "begin a new run")
             if partition is not None:
-                self.epoch = self._own(partition)
+                self._reading.execute(_OWNERS)
+                self.epoch = self._reading.execute(_OWN, (partition,)).fetchone()[0]
                 guard = _OWNS, (partition, self.epoch)
             self._commit = GroupCommit(connect_sqlite(path), on_trouble, guard=guard)
             found = self._reading.execute("SELECT 1 FROM results WHERE until_end LIMIT 1")
@@ -177,31 +178,28 @@ class RunJournal:
     def keep_record(self, record: bytes) -> None:
         """Do nothing: the record is in the same directory."""
 
-    def _known(self, stage: int, row: int) -> dict[str, KeptResult]:
-        found = self._reading.execute(_KNOWN, (stage, row))
-        return {node: KeptResult(each, _decode(value)) for node, each, value in found}
-
     def resumed(self, stage: int, rows: Sequence[int]) -> Mapping[int, Resumed]:
-        return {row: Resumed(self._ended_with(stage, row), self._known(stage, row)) for row in rows}
+        return {row: self._resumed(stage, row) for row in rows}
 
-    def _ended_with(self, stage: int, row: int) -> bytes | None:
-        found = self._reading.execute(
+    def _resumed(self, stage: int, row: int) -> Resumed:
+        ended = self._reading.execute(
             "SELECT digest FROM ends WHERE stage = ? AND row = ? AND outcome != 'failed'",
             (stage, row),
         ).fetchone()
-        return None if found is None else found[0]
+        known = self._reading.execute(_KNOWN, (stage, row))
+        results = {node: KeptResult(each, _decode(value)) for node, each, value in known}
+        return Resumed(None if ended is None else ended[0], results)
 
     def is_empty(self) -> bool:
-        return self._reading.execute("SELECT 1 FROM results LIMIT 1").fetchone() is None and (
-            self._reading.execute("SELECT 1 FROM ends LIMIT 1").fetchone() is None
-        )
+        any_row = "SELECT EXISTS (SELECT 1 FROM results) OR EXISTS (SELECT 1 FROM ends)"
+        return not self._reading.execute(any_row).fetchone()[0]
 
     def written(self, stage: int, rows: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        for row, value in self._ended(stage, rows, "written", "row, value"):
+        for row, _, value in self._ended(stage, rows, "written"):
             yield row, _decode(value)
 
     def failed(self, stage: int, rows: int) -> Iterator[FailedRow]:
-        for row, node, value in self._ended(stage, rows, "failed", "row, node, value"):
+        for row, node, value in self._ended(stage, rows, "failed"):
             yield FailedRow(row, node, _decode(value))
 
     def outcomes(self, stage: int, rows: int) -> dict[str, int]:
@@ -244,13 +242,9 @@ class RunJournal:
         if self._cache is not None:
             self._cache.close()
 
-    def _own(self, partition: int) -> int:
-        """Take over a partition, and return its new epoch."""
-        self._reading.execute(_OWNERS)
-        return self._reading.execute(_OWN, (partition,)).fetchone()[0]  # type: ignore[no-any-return]
-
-    def _ended(self, stage: int, rows: int, outcome: str, columns: str) -> sqlite3.Cursor:
+    def _ended(self, stage: int, rows: int, outcome: RowOutcome) -> sqlite3.Cursor:
         return self._reading.execute(
-            f"SELECT {columns} FROM ends WHERE stage = ? AND row < ? AND outcome = ? ORDER BY row",  # noqa: S608
+            "SELECT row, node, value FROM ends WHERE stage = ? AND row < ? AND outcome = ?"
+            " ORDER BY row",
             (stage, rows, outcome),
         )

@@ -63,8 +63,7 @@ class JsonLines:
             number += 1
 
     def expected_rows(self, read: int) -> int | None:
-        share = self._file.share_read()
-        return round(read / share) if share else None
+        return self._file.expected_rows(read)
 
     def may_have(self, column: str) -> bool:
         """Return whether a row may have a column, if necessary by reading the whole table."""

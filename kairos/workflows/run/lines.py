@@ -5,15 +5,16 @@ returns end the lines of a file whose first 64 KiB have no line feed.
 """
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kairos.core import InvalidFile
 from kairos.host import UNREADABLE, open_content
 
 _PIECE_BYTES = 1 << 16
+_T = TypeVar("_T")
 _MARKS = {  # longer marks before their prefixes
     codecs.BOM_UTF32_LE: "utf-32-le",
     codecs.BOM_UTF32_BE: "utf-32-be",
@@ -45,12 +46,8 @@ class LineFile:
         """
         number = 0
         try:
-            size = self.path.stat().st_size
-            with open_content(self.path) as (file, position):
-                for number, line in enumerate(self._bounded(_in_utf8(file)), 1):
-                    self._share = position() / max(size, 1)
-                    yield number, line
-                self._share = 1.0
+            for number, line in enumerate(self._parts(self._bounded), 1):
+                yield number, line
         except UNREADABLE as error:
             where = number + 1 if number else None
             raise InvalidFile(self.path, f"cannot be read: {error}", line=where) from error
@@ -62,13 +59,7 @@ class LineFile:
             InvalidFile: the file cannot be read to its end.
         """
         try:
-            size = self.path.stat().st_size
-            with open_content(self.path) as (file, position):
-                content = _in_utf8(file)
-                while piece := content.read(_PIECE_BYTES):
-                    self._share = position() / max(size, 1)
-                    yield piece
-                self._share = 1.0
+            yield from self._parts(lambda file: iter(lambda: file.read(_PIECE_BYTES), b""))
         except UNREADABLE as error:
             raise InvalidFile(self.path, f"cannot be read: {error}") from error
 
@@ -76,9 +67,17 @@ class LineFile:
         """Return whether the content begins with these bytes, after any blanks."""
         return next(filter(bytes.strip, self.pieces()), b"").lstrip().startswith(sign)
 
-    def share_read(self) -> float:
-        """Return the share of the file's bytes read by the last reader, 0 to 1."""
-        return min(self._share, 1.0)
+    def expected_rows(self, read: int) -> int | None:
+        """Return the rows of the file after `read` ones of its last reader; None: not known."""
+        return round(read / min(self._share, 1.0)) if self._share else None
+
+    def _parts(self, split: Callable[[BufferedIOBase], Iterator[_T]]) -> Iterator[_T]:
+        size = self.path.stat().st_size
+        with open_content(self.path) as (file, position):
+            for part in split(_in_utf8(file)):
+                self._share = position() / max(size, 1)
+                yield part
+            self._share = 1.0
 
     def _bounded(self, file: BufferedIOBase) -> Iterator[bytes | LongLine]:
         while line := file.readline(self._limit_bytes + 1):

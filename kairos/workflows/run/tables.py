@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BufferedWriter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -32,6 +32,7 @@ _FORMATS = {
     ".feather": "arrow",
     ".arrows": "arrows",
 }
+_SEPARATORS = {"csv": None, "tsv": "\t"}  # None: found in the header; a comma is written
 
 
 def open_table(source: object) -> InputTable:
@@ -61,10 +62,8 @@ def _open_file(path: Path) -> InputTable:
         case "json":
             may_be_list = ".json" in path.suffixes[-2:]
             return json_lines.JsonLines(path, may_be_list=may_be_list)
-        case "csv":
-            return delimited.Csv(path)
-        case "tsv":
-            return delimited.Csv(path, "\t")
+        case "csv" | "tsv":
+            return delimited.Csv(path, _SEPARATORS[form])
         case "parquet":
             return arrow.read_parquet(path)
     return arrow.read_arrow(path)
@@ -81,7 +80,7 @@ def check_format(path: Path) -> None:
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Rows, part_of: str) -> None:
-    """Write a table to a new file (`output_file.new_file`), in the format of its suffix.
+    """Write a table to a new file, in the format of its suffix.
 
     `rows` is called once or twice, and yields the same each time.
 
@@ -91,19 +90,13 @@ def write_table(path: Path, columns: Sequence[str], rows: Rows, part_of: str) ->
     """
     form = _format(path)
     with new_file(path, part_of) as file:
-        _write(file, form, columns, rows)
-
-
-def _write(file: BinaryIO, form: str, columns: Sequence[str], rows: Rows) -> None:
-    match form:
-        case "json":
-            json_lines.write(file, rows())
-        case "csv":
-            delimited.write(file, columns, rows())
-        case "tsv":
-            delimited.write(file, columns, rows(), "\t")
-        case "parquet" | "arrow" | "arrows":
-            arrow.write(file, form, columns, rows)
+        match form:
+            case "json":
+                json_lines.write(file, rows())
+            case "csv" | "tsv":
+                delimited.write(file, columns, rows(), _SEPARATORS[form] or ",")
+            case "parquet" | "arrow" | "arrows":
+                arrow.write(file, form, columns, rows)
 
 
 def _format(path: Path) -> str:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kairos.core import SetupError
 from kairos.settings import RetrievalSettings
 from kairos.workflows import Functions
+from kairos.workflows.execute.flights import ResultMemo
 from kairos.workflows.ray.claims import PartitionClaims
-from kairos.workflows.ray.coordinator import RecentAnswers
 from kairos.workflows.ray.partition import PartTable
 from kairos.workflows.run.run_store import RunStore
 from kairos.workflows.run.tables import open_table
@@ -117,15 +117,15 @@ async def test_calls_that_come_one_by_one_are_asked_about_together():
 
 
 def test_answers_take_no_more_memory_than_they_may_with_what_finds_them():
-    answers, limit_bytes = RecentAnswers(4 << 20), 4 << 20
+    answers, limit_bytes = ResultMemo(4 << 20), 4 << 20
     tracemalloc.start()
     for n in range(60_000):
-        answers.keep(f"{n:032}", b"%040d" % n)
-        assert answers.find(f"{0:032}") is not None, "it was asked for all the time"
+        answers.put(f"{n:032}", b"%040d" % n)
+        assert answers.get(f"{0:032}") is not None, "it was asked for all the time"
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert limit_bytes / 2 < taken < 1.5 * limit_bytes
-    kept = [n for n in range(60_000) if answers.find(f"{n:032}") is not None]
+    kept = [n for n in range(60_000) if answers.get(f"{n:032}") is not None]
     assert kept == [0, *range(60_000 - len(kept) + 1, 60_000)]
-    answers.keep(f"{0:032}", b"another")
-    assert answers.find(f"{0:032}") == b"0" * 40
+    answers.put(f"{0:032}", b"another")
+    assert answers.get(f"{0:032}") == (b"0" * 40,)
