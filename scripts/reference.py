@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -449,7 +450,7 @@ def metrics() -> str:
     from kairos.core import PLACEMENTS, POLICIES, Balancer, Orchestrator
     from kairos.observe import telemetry
     from kairos.observe.tracing.otlp_exporter import CountedExporter
-    from kairos.workflows.serve.figures import FlowCount, InvocationFigures, ProcessorCount
+    from kairos.workflows.serve.figures import InvocationFigures
 
     balancer = Balancer(POLICIES["kairos"], PLACEMENTS["kairos"])
     balancer.estimates.kendall_tau = 1.0
@@ -458,11 +459,12 @@ def metrics() -> str:
     made.show(CountedExporter(None))
     made.show(BatchFigures(dict, dict))
     made.show(Cells(("cell-1",), lambda: 0))
-    flows = InvocationFigures(
-        list,
-        lambda _: [FlowCount("acme", "reports", "finished", 1, 1.0)],
-        lambda: [ProcessorCount("embed", "gpu2:8000", "finished", 1, 1, 1.0)],
+    counts = SimpleNamespace(
+        totals=list,
+        counts_by_flow=lambda _: [("acme", "reports", "finished", 1, 1.0)],
+        processed=lambda: [("embed", "gpu2:8000", "finished", 1, 1, 1.0)],
     )
+    flows = InvocationFigures(counts)
     flows.look()
     made.show(flows)
     made.show_to_operators(flows.of_tenants)

@@ -22,7 +22,7 @@ from kairos.workflows.compile.operators import (
     References,
 )
 from kairos.workflows.compile.passes.prefill import PartialPrefill
-from kairos.workflows.compile.templates import Expression, Template
+from kairos.workflows.compile.templates import Expression
 from kairos.workflows.compile.values import Missing, as_text, part, type_name
 from kairos.workflows.execute.frames import ABSENT, OpenRow, Slot, ValueFrame
 
@@ -365,7 +365,3 @@ class Gathers(msgspec.Struct, frozen=True):
                 f"the key has {len(key)} characters, {MOST_KEY_CHARACTERS} at most"
             )
         return Gives((key, value))
-
-
-def fills(template: Template) -> Callable[[Mapping[str, object]], Gives]:
-    return lambda values: Gives(template.render(values))

@@ -165,7 +165,8 @@ class Executor:
         self._evaluation.run()
         if not self._stopping:
             self._window.release_calls(self._flights.drop_call)
-        self._next_stage()
+        if self._stage + 1 < len(self._scopes) and self._intakes[self._stage].done:
+            self._stage += 1
         self._touch_between_batches()
         self._ask_for_rows()
         if not self._flights.fetching and (self._awaiting or not self.is_reading):
@@ -186,7 +187,7 @@ class Executor:
             return
         self.figures.read += 1
         if isinstance(fact, RowUnreadable):
-            intake.skip_row()
+            intake.count_read()
             self.figures.failed += 1
             self._out.append(FailRow(self._stage, fact.row, "", fact.error))
         elif isinstance(fact, RowRead) and self._first is not None:
@@ -209,7 +210,9 @@ class Executor:
         self.set_order(kept_order(self._plan, [each.values for each in self._first], pool))
 
     def _begin_row(self, fact: RowRead | GroupRead) -> None:
-        given: object = fact.values if isinstance(fact, RowRead) else _group(fact)
+        given: object = (
+            fact.values if isinstance(fact, RowRead) else {"key": fact.key, "items": fact.items}
+        )
         self._intakes[self._stage].open_row(fact.size_bytes)
         row = OpenRow(self._stage, fact.row, given, fact.known, fact.size_bytes)
         row.bounds = bounds_of(self._limits, self._is_spent)
@@ -248,10 +251,6 @@ class Executor:
         for each in touches:
             self.figures.touched += 1
             self._out.append(each)
-
-    def _next_stage(self) -> None:
-        if self._stage + 1 < len(self._scopes) and self._intakes[self._stage].done:
-            self._stage += 1
 
     def _ask_for_rows(self) -> None:
         intake = self._intakes[self._stage]
@@ -383,7 +382,3 @@ class Executor:
         self._flights.close_row(row)
         self._prefills.close_row(row)
         self._intakes[row.stage].close_row(row.size_bytes)
-
-
-def _group(fact: GroupRead) -> dict[str, object]:
-    return {"key": fact.key, "items": fact.items}

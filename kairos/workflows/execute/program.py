@@ -18,7 +18,6 @@ from kairos.workflows.compile.operators import (
     Loop,
     MapOver,
     Operator,
-    Output,
     Params,
     Processing,
     RegisteredCall,
@@ -45,7 +44,6 @@ from kairos.workflows.execute.behaviours import (
     Outputs,
     WantsCall,
     argument_reader,
-    fills,
     inputs_reader,
 )
 from kairos.workflows.execute.frames import OpenRow, ValueFrame
@@ -107,11 +105,14 @@ class _Compiler:
         names = {op.name: Located(0, at) for at, op in enumerate(declared.operators)}
         self._compile(scope, declared.operators, names)
         group = self._plan.group
-        root = (
-            self._gathers(declared.operators[names[group].slot], names)
-            if group is not None and self._stage == 0
-            else _outputs(declared.outputs, names)
-        )
+        root: Behaviour
+        if group is not None and self._stage == 0:
+            root = self._gathers(declared.operators[names[group].slot], names)
+        else:
+            columns = (
+                (each.column, argument_reader(each.value, names)) for each in declared.outputs
+            )
+            root = Outputs(tuple(columns))
         for part in self._plan.prefills:
             if part.loop is None or part.first_beside:
                 rounds = part.rounds
@@ -149,7 +150,8 @@ class _Compiler:
     def _computed(self, params: Params) -> Callable[[Mapping[str, object]], Gives | WantsCall]:
         match params:
             case Format(template=source):
-                return fills(template(source))
+                filled = template(source)
+                return lambda values: Gives(filled.render(values))
             case Chunking():
                 return lambda values: Gives(chunked(params, values["text"]))
             case Aggregate():
@@ -209,10 +211,6 @@ class _Compiler:
             value=argument_reader(params.value, names),
             after=tuple(names[name] for name in operator.after),
         )
-
-
-def _outputs(outputs: Sequence[Output], names: Names) -> Outputs:
-    return Outputs(tuple((each.column, argument_reader(each.value, names)) for each in outputs))
 
 
 def _choice(

@@ -207,7 +207,7 @@ class RowIntake:
         return max(0, min(rest + more, self._most_rows - self.open - self.asked, by_size))
 
     def open_row(self, size_bytes: int) -> None:
-        self._count_read()
+        self.count_read()
         self.open += 1
         self._held += size_bytes
         self._largest = max(self._largest, size_bytes, 1)
@@ -217,8 +217,10 @@ class RowIntake:
         self._held += size_bytes
         self._largest = max(self._largest, whole_bytes)
 
-    def skip_row(self) -> None:
-        self._count_read()
+    def count_read(self) -> None:
+        """Count a row that was read; one that is unreadable is not opened."""
+        self._read += 1
+        self.asked = max(0, self.asked - 1)
 
     def end_input(self) -> None:
         self.ended = True
@@ -227,10 +229,6 @@ class RowIntake:
     def close_row(self, size_bytes: int) -> None:
         self.open -= 1
         self._held -= size_bytes
-
-    def _count_read(self) -> None:
-        self._read += 1
-        self.asked = max(0, self.asked - 1)
 
 
 class RunBudget:

@@ -15,7 +15,6 @@ from kairos.workflows.execute.facts import (
     GroupRead,
     GroupsEnded,
     InputEnded,
-    Known,
     RowRead,
     RowsAwaited,
     RowUnreadable,
@@ -78,7 +77,10 @@ class TableIntake:
         """
         rows = self._table.rows()
         while chunk := await self._next(rows):
-            known = await self._resumed([row.number for row in chunk])
+            known: Mapping[int, Resumed] = {}
+            if self._resumes:
+                numbers = [row.number for row in chunk]
+                known = await asyncio.to_thread(self._store.resumed, 0, numbers)
             for row in chunk:
                 self._hand_over(row, known.get(row.number, _NOTHING))
         self.is_at_end = True
@@ -94,11 +96,6 @@ class TableIntake:
     def _all_groups(self) -> Iterator[tuple[int, str, list[object] | None]]:
         for number, (key, items) in enumerate(self._store.groups(self.read[0])):
             yield number, key, items
-
-    async def _resumed(self, rows: list[int]) -> Mapping[int, Resumed]:
-        if not self._resumes:
-            return {}
-        return await asyncio.to_thread(self._store.resumed, 0, rows)
 
     async def _next(self, rows: Iterator[InputRow]) -> list[InputRow]:
         await self._room(0)
@@ -125,7 +122,7 @@ class TableIntake:
         if self._has_ended(resumed, digest):
             return
         self._open_row(0, row.number, digest, row.size_bytes)
-        self._tell(RowRead(row.number, row.values, _known(resumed), row.size_bytes))
+        self._tell(RowRead(row.number, row.values, resumed.results, row.size_bytes))
 
     def _hand_over_group(self, number: int, key: str, items: list[object] | None) -> None:
         self.read[1] += 1
@@ -140,7 +137,7 @@ class TableIntake:
             error = f"the group '{key[:100]}' is larger than {ROW_BYTES >> 20} MiB"
             self._tell(RowUnreadable(number, error))
         else:
-            self._tell(GroupRead(number, key, items, _known(resumed)))
+            self._tell(GroupRead(number, key, items, resumed.results))
 
     def _digest(self, value: object) -> bytes:
         return blake2b(self._plan_digest + _encode(value), digest_size=_DIGEST_BYTES).digest()
@@ -153,10 +150,6 @@ class TableIntake:
         self._wanted[stage] -= 1
         self._open[stage, row] = digest, size
         self._open_bytes += size
-
-
-def _known(resumed: Resumed) -> dict[str, Known]:
-    return {node: Known(kept.signature, kept.value) for node, kept in resumed.results.items()}
 
 
 def _chunk(rows: Iterator[InputRow], most: int) -> list[InputRow]:

@@ -16,12 +16,12 @@ import msgspec
 
 from kairos.core import SetupError
 from kairos.host import GroupCommit, connect_sqlite, open_database
+from kairos.workflows.execute.facts import Known
 from kairos.workflows.run.result_cache import ResultCache
 from kairos.workflows.run.result_store import (
     Claims,
     FailedRow,
     Found,
-    KeptResult,
     NoClaims,
     Resumed,
     RowOutcome,
@@ -187,7 +187,7 @@ class RunJournal:
             (stage, row),
         ).fetchone()
         known = self._reading.execute(_KNOWN, (stage, row))
-        results = {node: KeptResult(each, _decode(value)) for node, each, value in known}
+        results = {node: Known(each, _decode(value)) for node, each, value in known}
         return Resumed(None if ended is None else ended[0], results)
 
     def is_empty(self) -> bool:

@@ -26,12 +26,12 @@ import msgspec
 
 from kairos.core import SetupError
 from kairos.host import Groups
+from kairos.workflows.execute.facts import Known
 from kairos.workflows.run.result_store import (
     CachedValue,
     Claims,
     FailedRow,
     Found,
-    KeptResult,
     NoClaims,
     Resumed,
     RowOutcome,
@@ -256,9 +256,9 @@ class PostgresResults:
     def resumed(self, stage: int, rows: Sequence[int]) -> Mapping[int, Resumed]:
         asked = (self._run, stage, list(rows))
         ended = dict(self._read(_ENDED, asked))
-        results: dict[int, dict[str, KeptResult]] = {row: {} for row in rows}
+        results: dict[int, dict[str, Known]] = {row: {} for row in rows}
         for row, node, signature, value in self._read(_KNOWN, asked):
-            results[row][node] = KeptResult(signature, _decode(self._whole(value)))
+            results[row][node] = Known(signature, _decode(self._whole(value)))
         return {row: Resumed(ended.get(row), results[row]) for row in rows}
 
     def written(self, stage: int, rows: int) -> Iterator[tuple[int, dict[str, Any]]]:

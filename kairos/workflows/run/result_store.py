@@ -12,12 +12,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from kairos.workflows.execute.facts import Known
+
 RowOutcome = Literal["written", "failed", "dropped", "gathered"]
-
-
-class KeptResult(msgspec.Struct, frozen=True):
-    signature: str
-    value: Any
 
 
 class CachedValue(NamedTuple):
@@ -38,7 +35,7 @@ class Resumed(msgspec.Struct, frozen=True):
     """Stored state of a row. `ended`: digest of its input if it ended and did not fail."""
 
     ended: bytes | None = None
-    results: Mapping[str, KeptResult] = {}
+    results: Mapping[str, Known] = {}
 
 
 class Claims(Protocol):

@@ -4,10 +4,9 @@ They are read from the flows' directory, so they include every process that serv
 """
 
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Literal
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
 
-import msgspec
 from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
@@ -15,46 +14,29 @@ from kairos.observe import Telemetry
 from kairos.settings import FlowSettings
 from kairos.workflows.retrieve.worked import ProcessorCount, batch_metrics
 
+if TYPE_CHECKING:
+    from kairos.workflows.serve.flow_store import FlowStore
+
 MOST_FLOWS = 200  # flows shown separately to operators: the ones with the most invocations
 
 Ended = Literal["finished", "failed", "expired", "cancelled"]  # cancelled: the client left
 ENDED: tuple[Ended, ...] = ("finished", "failed", "expired", "cancelled")
 
 
-class FlowCount(msgspec.Struct, frozen=True):
-    """Invocations of a tenant's flow with one outcome, and the seconds they took in total."""
-
-    tenant: str
-    flow: str
-    outcome: str
-    count: int
-    seconds: float
-
-
 class InvocationFigures(Collector):
     """Metrics of invocations, as of the last read of the database."""
 
-    def __init__(
-        self,
-        totals: Callable[[], Sequence[tuple[str, int, float]]],
-        by_flow: Callable[[int], Sequence[FlowCount]],
-        processed: Callable[[], Sequence[ProcessorCount]],
-    ) -> None:
-        """Take functions that read the counts; each waits for the disk.
-
-        `totals`: outcome, count and seconds. `by_flow`: counts of at most N flows. `processed`:
-        counts by processor.
-        """
-        self._read_totals, self._read_flows, self._read_processed = totals, by_flow, processed
+    def __init__(self, store: "FlowStore") -> None:
+        self._store = store
         self._totals: dict[str, tuple[int, float]] = {}
-        self._flows: Sequence[FlowCount] = ()
+        self._flows: Sequence[tuple[str, str, str, int, float]] = ()
         self._processed: Sequence[ProcessorCount] = ()
 
     def look(self) -> None:
         """Read the counts again. Raises sqlite3.Error."""
-        self._totals = {outcome: (count, s) for outcome, count, s in self._read_totals()}
-        self._flows = self._read_flows(MOST_FLOWS)
-        self._processed = self._read_processed()
+        self._totals = {outcome: (count, s) for outcome, count, s in self._store.totals()}
+        self._flows = self._store.counts_by_flow(MOST_FLOWS)
+        self._processed = [ProcessorCount(*row) for row in self._store.processed()]
 
     def collect(self) -> Iterator[Metric]:
         seconds = SummaryMetricFamily(
@@ -75,8 +57,8 @@ class InvocationFigures(Collector):
             "Invocations of the tenant's flow that ended",
             labels=["tenant", "flow", "outcome"],
         )
-        for each in self._flows:
-            counted.add_metric([each.tenant, each.flow, each.outcome], each.count)
+        for tenant, flow, outcome, count, _ in self._flows:
+            counted.add_metric([tenant, flow, outcome], count)
         yield counted
 
 
@@ -96,14 +78,7 @@ def invocation_figures(
     from kairos.workflows.serve.flow_store import FlowStore
 
     with contextlib.closing(FlowStore(settings)) as store:
-
-        def by_flow(most: int) -> list[FlowCount]:
-            return [FlowCount(*row) for row in store.counts_by_flow(most)]
-
-        def processed() -> list[ProcessorCount]:
-            return [ProcessorCount(*row) for row in store.processed()]
-
-        figures = InvocationFigures(store.totals, by_flow, processed)
+        figures = InvocationFigures(store)
         telemetry.show(figures)
         telemetry.show_to_operators(figures.of_tenants)
         yield [look_again(figures.look)]

@@ -172,13 +172,46 @@ class FlowModels:
     def begin(
         self, asked: Asked, content: bytes, caller: Caller, response: ClientResponse, owner: Owner
     ) -> None:
-        chat = FlowChat(self._invoking, asked, caller, response, self._now)
-        task = asyncio.create_task(chat.answer(content))
+        task = asyncio.create_task(self._answer(asked, content, caller, response))
         self._chats.add(task)
         task.add_done_callback(partial(self._ended, owner))
         response.client.answering = _Leaving(task)
         if response.client.has_left:
             task.cancel()
+
+    async def _answer(
+        self, asked: Asked, content: bytes, caller: Caller, response: ClientResponse
+    ) -> None:
+        """Answer a chat. Raises KairosError: it is refused, or fails."""
+        if asked.path != _CHAT:
+            raise InvalidRequest(f"a flow is asked as a chat, by POST {_CHAT}", "model")
+        read, invoking = partial(read_flow_chat, content), self._invoking
+        is_large = len(content) > THREAD_BYTES
+        chat = await invoking.beside(caller.tenant, read) if is_large else read()
+        wanted = InvocationAsked(
+            caller,
+            chat.flow,
+            asked.headers,
+            partial(row_of, chat),
+            chat.settings,
+            bool(chat.stream),
+            is_large=is_large,
+        )
+        ready = await invoking.ready(wanted)
+        now_s = self._now() // SECOND
+        if chat.stream:
+            stream = ChatStream(response, ChatChunks(ready.id, chat, now_s))
+            try:
+                result = await invoking.run(ready, lambda _: None, stream.hear)
+            finally:
+                stream.comments.cancel()
+            stream.end(result)
+        else:
+            result = await invoking.run(ready, lambda _: None)
+            body = msgspec.json.encode(completion(ready.id, chat, now_s, result))
+            length = (b"content-length", b"%d" % len(body))
+            response.start(200, [(b"content-type", b"application/json"), length])
+            response.write(body, more=False)
 
     def _ended(self, owner: Owner, task: asyncio.Task[None]) -> None:
         self._chats.discard(task)
@@ -201,56 +234,6 @@ class _Leaving:
 
     def client_drained(self) -> None:
         """Do nothing: answers are written without waiting for the client."""
-
-
-class FlowChat:
-    """Chat completion with a flow."""
-
-    def __init__(
-        self,
-        invoking: Invoking,
-        asked: Asked,
-        caller: Caller,
-        response: ClientResponse,
-        now: Callable[[], int],
-    ) -> None:
-        self._invoking, self._asked, self._caller = invoking, asked, caller
-        self._response, self._now = response, now
-
-    async def answer(self, content: bytes) -> None:
-        """Answer the chat. Raises KairosError: it is refused, or fails."""
-        if self._asked.path != _CHAT:
-            raise InvalidRequest(f"a flow is asked as a chat, by POST {_CHAT}", "model")
-        read = partial(read_flow_chat, content)
-        is_large = len(content) > THREAD_BYTES
-        beside = self._invoking.beside
-        chat = await beside(self._caller.tenant, read) if is_large else read()
-        wanted = InvocationAsked(
-            self._caller,
-            chat.flow,
-            self._asked.headers,
-            partial(row_of, chat),
-            chat.settings,
-            bool(chat.stream),
-            is_large=is_large,
-        )
-        ready = await self._invoking.ready(wanted)
-        now_s = self._now() // SECOND
-        if chat.stream:
-            stream = ChatStream(self._response, ChatChunks(ready.id, chat, now_s))
-            try:
-                result = await self._invoking.run(ready, lambda _: None, stream.hear)
-            finally:
-                stream.comments.cancel()
-            stream.end(result)
-        else:
-            result = await self._invoking.run(ready, lambda _: None)
-            self._whole(msgspec.json.encode(completion(ready.id, chat, now_s, result)))
-
-    def _whole(self, body: bytes) -> None:
-        length = (b"content-length", b"%d" % len(body))
-        self._response.start(200, [(b"content-type", b"application/json"), length])
-        self._response.write(body, more=False)
 
 
 class ChatStream:

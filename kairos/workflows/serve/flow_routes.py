@@ -90,9 +90,8 @@ class FlowRoutes:
 
     async def one(self, request: HttpRequest, name: str) -> Response:
         tenant = (await self._caller(request)).tenant
-        return _answer(
-            flow_view(await asyncio.to_thread(self._store.find, tenant, name), whole=True)
-        )
+        found = await asyncio.to_thread(self._store.find, tenant, name)
+        return _answer(flow_view(found, whole=True))
 
     async def delete(self, request: HttpRequest, name: str) -> Response:
         tenant = (await self._caller(request)).tenant
@@ -135,7 +134,7 @@ class FlowRoutes:
         ready = await self._invoking.ready(asked)
         run = partial(self._invoking.run, ready)
         view = partial(result_view, ready.id, name, self._now() // SECOND)
-        return InvocationStream(run, view, _meant) if wanted.stream else InvocationAnswer(run, view)
+        return InvocationStream(run, view) if wanted.stream else InvocationAnswer(run, view)
 
     async def _caller(self, request: HttpRequest) -> Caller:
         return await self._access.admitted_caller(authorization_of(request))
@@ -160,7 +159,6 @@ _DONE = b"data: [DONE]\n\n"
 
 Run = Callable[[Callable[[OperatorFinished], None]], Awaitable[FlowResult]]
 View = Callable[[FlowResult], dict[str, Any]]
-Meant = Callable[[Exception], KairosError]
 
 
 class LastingAnswer(Response):
@@ -195,13 +193,9 @@ class InvocationAnswer(Response):
 class InvocationStream(Response):
     """Stream of finished operators, ending with the outputs or an error."""
 
-    def __init__(self, run: Run, view: View, meant: Meant) -> None:
-        """Prepare a stream.
-
-        `meant`: returns the client's error for an exception during the stream.
-        """
+    def __init__(self, run: Run, view: View) -> None:
         super().__init__()
-        self._run, self._view, self._meant = run, view, meant
+        self._run, self._view = run, view
         self._events: asyncio.Queue[bytes] = asyncio.Queue()
         self._told = self._left_out = 0
 
@@ -221,7 +215,7 @@ class InvocationStream(Response):
                 view["events_left_out"] = self._left_out
             self._put("outputs", view)
         except Exception as error:  # noqa: BLE001 - reported in the stream; logged if it is our own
-            self._put("error", error_body(self._meant(error)))
+            self._put("error", error_body(_meant(error)))
         self._events.put_nowait(_DONE)
         return True
 

@@ -65,8 +65,7 @@ async def open_flows(settings: Settings) -> AsyncIterator["OpenFlows | None"]:
 
     Raises:
         SetupError: the directory cannot hold flows, the functions cannot be loaded, or the
-            embedders,
-        rerankers or collections of flows cannot be reached.
+            embedders, rerankers or collections of flows cannot be reached.
     """
     if settings.flows is None:
         if settings.retrieval is not None:

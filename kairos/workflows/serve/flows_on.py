@@ -35,13 +35,7 @@ class OpenFlows(msgspec.Struct, frozen=True):
 
 @contextlib.asynccontextmanager
 async def opened_flows(settings: Settings, of_flows: FlowSettings) -> AsyncIterator[OpenFlows]:
-    """Open the resources of flows that the settings name.
-
-    Raises:
-        SetupError: the directory cannot hold flows, the functions cannot be loaded, or the
-            embedders,
-        rerankers or collections of flows cannot be reached.
-    """
+    """Open the resources of flows that the settings name: see `open_flows`."""
     functions, retrieval = Functions(), settings.retrieval
     if of_flows.functions is not None:
         functions = load_functions(Path(of_flows.functions))

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.core import SetupError
+from kairos.workflows.execute.facts import Known
 from kairos.workflows.run import postgres_results
 from kairos.workflows.run.journal import RunJournal
 from kairos.workflows.run.postgres_results import LARGE_BYTES, PostgresResults
 from kairos.workflows.run.result_cache import ResultCache
-from kairos.workflows.run.result_store import FailedRow, KeptResult, Resumed
+from kairos.workflows.run.result_store import FailedRow, Resumed
 from tests.support.examples import examples
 from tests.support.postgres import postgres_server
 
@@ -78,7 +79,7 @@ class NaiveStore:
             value = self.answers.setdefault(signature, value)
         known = self.results.get((row, node))
         if known is None or known[0].signature != signature:
-            self.results[row, node] = KeptResult(signature, value), until_end
+            self.results[row, node] = Known(signature, value), until_end
 
     def end(self, row, outcome, digest, value, node, key):
         known = self.ends.get(row)

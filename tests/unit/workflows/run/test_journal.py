@@ -6,8 +6,9 @@ import pytest
 
 from kairos.core import SetupError
 from kairos.host import GroupCommit, connect_sqlite, group_commit
+from kairos.workflows.execute.facts import Known
 from kairos.workflows.run.journal import RunJournal
-from kairos.workflows.run.result_store import FailedRow, KeptResult
+from kairos.workflows.run.result_store import FailedRow
 
 ONE, TWO = "signature one", "signature two"
 
@@ -28,7 +29,7 @@ def test_a_result_of_another_signature_takes_its_place(journal):
     journal.keep_result(0, 7, "a", TWO, ["after", 1], shared=False)
     journal.settle()
 
-    assert journal.resumed(0, [7])[7].results == {"a": KeptResult(TWO, ["after", 1])}
+    assert journal.resumed(0, [7])[7].results == {"a": Known(TWO, ["after", 1])}
 
 
 def test_what_only_its_row_needs_is_kept_until_that_has_ended(journal, tmp_path):
