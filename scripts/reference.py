@@ -457,7 +457,7 @@ def metrics() -> str:
     made = telemetry.Telemetry(lambda: balancer, Orchestrator(), lambda: 0)
     made.count_errors("queue_full", 0)
     made.show(CountedExporter(None))
-    made.show(BatchFigures(dict, dict))
+    made.show(BatchFigures(SimpleNamespace(totals=dict, open_by_state=dict)))
     made.show(Cells(("cell-1",), lambda: 0))
     counts = SimpleNamespace(
         totals=list,

@@ -40,7 +40,7 @@ from kairos.batches.records import (
     window_s,
 )
 from kairos.batches.store import KeptBatches
-from kairos.batches.uploads import Uploaded, UploadsUnderWay, kept_for, upload
+from kairos.batches.uploads import UploadsUnderWay, kept_for, upload
 from kairos.batches.views import FileDeleted, batch_list, batch_view, file_list, file_view
 from kairos.core import RAW_HEADERS, SECOND, Header, InvalidRequest
 from kairos.gateway import (
@@ -58,7 +58,6 @@ logger = logging.getLogger(__name__)
 
 _BATCH = "batch"  # service class of a batch that names none
 _BODY_BYTES = 64 << 10
-_DAY_S = 86_400
 _LOCK_S = 1.0  # between two attempts to take the lock
 _RESTART_S = 5.0
 _SWEEP_S = 60.0  # between two removals of expired files
@@ -151,7 +150,17 @@ class BatchRoutes:
                 uploaded = await upload(request, path, limit_bytes)
             except ClientDisconnect:
                 return Response(status_code=400)  # which nobody reads
-            record = self._file_record(name, tenant, uploaded, digest)
+            now_s = self._now_s
+            record = FileRecord(
+                id=name,
+                tenant=tenant,
+                purpose=uploaded.purpose,
+                filename=uploaded.filename,
+                size_bytes=uploaded.size_bytes,
+                created_s=now_s,
+                expires_s=files.expires_s(now_s, uploaded.kept_s),
+                asked_as=digest,
+            )
             try:
                 kept = await asyncio.to_thread(files.add, record)
             except Exception:  # cut off, the thread goes on: what it keeps must have its content
@@ -160,23 +169,6 @@ class BatchRoutes:
             if kept.id != name:
                 path.unlink(missing_ok=True)
         return _answer(file_view(kept))
-
-    def _file_record(
-        self, name: str, tenant: str, uploaded: Uploaded, digest: str | None
-    ) -> FileRecord:
-        now_s, kept_s = self._now_s, self._kept.limits.keep_days * _DAY_S
-        if uploaded.kept_s is not None:
-            kept_s = min(kept_s, uploaded.kept_s)
-        return FileRecord(
-            id=name,
-            tenant=tenant,
-            purpose=uploaded.purpose,
-            filename=uploaded.filename,
-            size_bytes=uploaded.size_bytes,
-            created_s=now_s,
-            expires_s=now_s + kept_s,
-            asked_as=digest,
-        )
 
     async def list_files(self, request: HttpRequest) -> Response:
         tenant = await self._tenant(request)

@@ -7,7 +7,8 @@ calls without a result on disk. Lines refused for now are retried, and do not co
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,6 @@ _AT_ONCE = 32  # lines sent before other tasks have their turn
 _IN_FLIGHT = 4_096
 _BACKLOG = 1_000  # results not on disk yet, beyond which nothing is sent
 _FOR_NOW = (429, 503)  # refusals that do not depend on the line
-_DAY_S = 86_400
 _DEFAULTS = {Header.APP: "batch", Header.AGENT: "line"}
 
 
@@ -121,12 +121,9 @@ class BatchDriver:
         self.wake()
 
     async def _wait(self) -> None:
-        limit_s = _TICK_S if self._works else LOOK_S
-        try:
-            async with asyncio.timeout(limit_s):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TICK_S if self._works else LOOK_S):
                 await self._changed.wait()
-        except TimeoutError:
-            pass
 
     # What clients have asked for
 
@@ -215,7 +212,8 @@ class BatchDriver:
         ahead = lines_ahead(len(self._turns))
         for tenant, turns in self._turns.items():
             works = {i: w for i, w in self._works.items() if w.record.caller.tenant == tenant}
-            waiting = sum(map(self._gateway.is_waiting, _calls(works.values())))
+            calls = (sent.call for work in works.values() for sent in work.in_flight.values())
+            waiting = sum(map(self._gateway.is_waiting, calls))
             while waiting < ahead and total < _IN_FLIGHT and sent < _AT_ONCE:
                 having = [name for name, work in works.items() if work.has_line(now_s)]
                 name = turns.next(having)
@@ -270,10 +268,6 @@ class BatchDriver:
         sent.call.leave()
         del work.in_flight[sent.call.request_id]
         self._turns[work.record.caller.tenant].correct_charge(work.record.id, sent.charged, tokens)
-
-
-def _calls(works: Iterable[BatchWork]) -> Iterator[InnerCall]:
-    return (sent.call for work in works for sent in work.in_flight.values())
 
 
 def _note_disk(problem: str | None) -> None:
@@ -349,7 +343,10 @@ class BatchFinishing:
             is_whole = counts.completed + counts.failed >= record.total
             ends_as = "completed" if is_whole else "expired"
         output, errors = new_name("file"), new_name("file")
-        sizes = self._write(record, ends_as, output, errors) if record.total else Written(0, 0)
+        sizes = Written(0, 0)
+        if record.total:
+            paths = map(self._kept.files.path_of, (record.input_file_id, output, errors))
+            sizes = write_outputs(record.id, partial(batches.results, record.id), ends_as, *paths)
         made = (output, "output", sizes.output), (errors, "errors", sizes.errors)
         files = [self._file(record, *each) for each in made if each[-1]]
         fields: dict[str, Any] = {
@@ -361,15 +358,8 @@ class BatchFinishing:
         }
         batches.change_batch(record.id, ("finalizing", "cancelling"), files, **fields)
 
-    def _write(self, record: BatchRecord, ends_as: State, output: str, errors: str) -> Written:
-        paths = map(self._kept.files.path_of, (record.input_file_id, output, errors))
-        results = partial(self._kept.batches.results, record.id)
-        return write_outputs(record.id, results, ends_as, *paths)
-
     def _file(self, record: BatchRecord, name: str, what: str, size: int) -> FileRecord:
-        now_s, kept_s = self._now_s, self._kept.limits.keep_days * _DAY_S
-        if record.output_kept_s is not None:
-            kept_s = min(kept_s, record.output_kept_s)
+        now_s = self._now_s
         return FileRecord(
             id=name,
             tenant=record.caller.tenant,
@@ -377,7 +367,7 @@ class BatchFinishing:
             filename=f"{record.id}_{what}.jsonl",
             size_bytes=size,
             created_s=now_s,
-            expires_s=now_s + kept_s,
+            expires_s=self._kept.files.expires_s(now_s, record.output_kept_s),
         )
 
     async def _change(

@@ -16,6 +16,8 @@ from kairos.settings import BatchSettings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from kairos.batches.store import BatchStore
+
 _LINES = "Lines of batches that ended, since their directory was created"
 
 
@@ -67,17 +69,14 @@ async def serving_batches(
 class BatchFigures(Collector):
     """Metrics of batches, as of the last read of the database."""
 
-    def __init__(
-        self, lines: Callable[[], Mapping[str, int]], open_now: Callable[[], Mapping[str, int]]
-    ) -> None:
-        """Take functions that return counts by state; both wait for the disk."""
-        self._read_lines, self._read_open = lines, open_now
+    def __init__(self, batches: "BatchStore") -> None:
+        self._batches = batches
         self._lines: Mapping[str, int] = {}
         self._open: Mapping[str, int] = {}
 
     def look(self) -> None:
         """Read the counts again. Raises sqlite3.Error."""
-        self._lines, self._open = self._read_lines(), self._read_open()
+        self._lines, self._open = self._batches.totals(), self._batches.open_by_state()
 
     def collect(self) -> Iterator[Metric]:
         lines = {str(state): self._lines.get(state, 0) for state in ENDED}
@@ -102,6 +101,6 @@ def batch_figures(
     from kairos.host import look_again
 
     with contextlib.closing(KeptBatches(settings)) as kept:
-        figures = BatchFigures(kept.batches.totals, kept.batches.open_by_state)
+        figures = BatchFigures(kept.batches)
         show(figures)
         yield [look_again(figures.look)]

@@ -9,14 +9,12 @@ file or batch, as a digest, for as long as that exists: so the keys of a tenant 
 files and batches (the header follows IETF's draft).
 """
 
-import fcntl
 import filecmp
 import operator
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,7 @@ from kairos.batches.records import (
     State,
 )
 from kairos.core import KairosError, SetupError, Unavailable
-from kairos.host import open_database
+from kairos.host import open_database, transaction, try_lock
 from kairos.settings import BatchSettings
 
 _VERSION = 1
@@ -72,7 +70,8 @@ _OPEN = (
 _THERE = "id = ? AND tenant = ? AND expires > ?"  # a file that has not expired
 _OF_PURPOSE = "coalesce(json_extract(CAST(record AS TEXT), '$.purpose') = ?, 1)"
 
-_LEFT_S = 86_400  # age of leftovers of broken uploads that are removed
+_DAY_S = 86_400
+_LEFT_S = _DAY_S  # age of leftovers of broken uploads that are removed
 _KEPT_ENDED = 1_000  # ended batches that a tenant keeps
 # Fields that a request sets.
 _ASKED = operator.attrgetter(
@@ -105,24 +104,9 @@ class KeptBatches:
     def close(self) -> None:
         self._database.close()
 
-    @contextmanager
-    def driving(self) -> Iterator[bool]:
-        """Yield whether this process drives the batches during the block; only one process does.
-
-        The lock file has the process's id; the lock ends with the process.
-        """
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-                yield True
-        finally:
-            os.close(descriptor)
+    def driving(self) -> AbstractContextManager[bool]:
+        """Yield whether this process drives the batches during the block; only one process does."""
+        return try_lock(self._lock)
 
 
 class BatchDatabase:
@@ -146,16 +130,9 @@ class BatchDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the block as a transaction, with no other writer; an exception undoes it."""
-        with self._turn:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+        """Run the block as a transaction of the only writer."""
+        with self._turn, transaction(self._connection):
+            yield self._connection
 
     def page(
         self,
@@ -241,6 +218,11 @@ class FileStore:
         except OSError as error:
             raise Unavailable(f"{one} cannot be read: {error.strerror}") from None
 
+    def expires_s(self, now_s: int, kept_s: int | None) -> int:
+        """Return when a new file expires. `kept_s`: after what time at most; None: the usual."""
+        usual_s = self._limits.keep_days * _DAY_S
+        return now_s + (usual_s if kept_s is None else min(usual_s, kept_s))
+
     def find_file(self, tenant: str, file_id: str, now_s: int) -> FileRecord:
         """Return a file's record. Raises NoSuchFile."""
         found = self._database.all(
@@ -296,7 +278,7 @@ class FileStore:
 
     def remove_old(self, now_s: int) -> None:
         """Remove expired files and batches, and leftovers of broken uploads."""
-        oldest_s = now_s - self._limits.keep_days * 86_400
+        oldest_s = now_s - self._limits.keep_days * _DAY_S
         of_open = f"FROM batches WHERE {_OPEN}"
         with self._database.transaction() as db:
             expired = db.execute(

@@ -11,6 +11,7 @@ from .files import open_content as open_content
 from .files import read_chunks as read_chunks
 from .files import read_lines as read_lines
 from .files import read_toml as read_toml
+from .files import try_lock as try_lock
 from .fresh_context import FreshContext as FreshContext
 from .group_commit import GroupCommit as GroupCommit
 from .group_commit import Groups as Groups
@@ -21,6 +22,7 @@ from .pace import LoopPace as LoopPace
 from .sqlite_file import connect_sqlite as connect_sqlite
 from .sqlite_file import look_again as look_again
 from .sqlite_file import open_database as open_database
+from .sqlite_file import transaction as transaction
 from .tenant_threads import TenantThreads as TenantThreads
 from .tuning import allow_many_connections as allow_many_connections
 from .tuning import collect_less_often as collect_less_often

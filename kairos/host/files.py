@@ -1,5 +1,6 @@
 """Data files: read line by line, plain or gzip, or as TOML, and written atomically."""
 
+import fcntl
 import gzip
 import os
 import re
@@ -106,6 +107,27 @@ def atomic_write(path: Path, *, mode: int = 0o666) -> Iterator[BufferedWriter]:
         raise SetupError(f"cannot write {path}: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Yield whether this process has the lock of a file during the block; only one process has it.
+
+    The file has the process's id. The lock ends with the process.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        is_ours = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_ours = False
+        else:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield is_ours
+    finally:
+        os.close(descriptor)
 
 
 def read_toml(path: Path, kind: type[T]) -> T:

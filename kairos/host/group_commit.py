@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from kairos.host.sqlite_file import transaction
+
 GROUP_S = 0.05
 GROUP_CHANGES = 256
 RETRY_S = 1.0
@@ -198,17 +200,11 @@ class GroupCommit:
             self._on_trouble(None)
 
     def _commit(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self._connection):
             if self._guard is not None and not self._connection.execute(*self._guard).fetchone():
                 raise sqlite3.IntegrityError("another process writes there now")
             for statement, parameters in self._group:
                 self._connection.execute(statement, parameters)
-            self._connection.execute("COMMIT")
-        except sqlite3.Error:
-            if self._connection.in_transaction:  # a full disk ends it by itself
-                self._connection.execute("ROLLBACK")
-            raise
         self._count_group()
 
     def _count_group(self) -> None:

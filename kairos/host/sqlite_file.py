@@ -97,6 +97,19 @@ def _statements(schema: str) -> Iterator[str]:
             statement = ""
 
 
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Run the block as a transaction, with no other writer; an exception undoes it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a full disk ends it by itself
+            connection.execute("ROLLBACK")
+        raise
+
+
 async def look_again(look: Callable[[], None]) -> None:
     """Call `look` periodically in threads, until cancelled, so that no scrape of metrics waits.
 

@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 from kairos.core import SetupError
-from kairos.host import atomic_write
+from kairos.host import atomic_write, try_lock
 from kairos.settings import RetrievalSettings
 from kairos.workflows.compile.flow_profile import FlowProfile
 from kairos.workflows.execute.observation import Fallback
@@ -123,19 +123,12 @@ class RunDirectory:
         Raises:
             SetupError: another process holds it.
         """
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with try_lock(self._lock) as is_held:
+            if not is_held:
                 raise SetupError(
                     f"run {self.path.name} runs in another process (see: kairos runs list)"
-                ) from None
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+                )
             yield
-        finally:
-            os.close(descriptor)
 
     def holder(self) -> int | None:
         """Return the process that drives the run; None if no process does."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from kairos.core import SetupError
-from kairos.host import GroupCommit, connect_sqlite, open_database
+from kairos.host import GroupCommit, connect_sqlite, open_database, transaction
 from kairos.settings import FlowSettings
 from kairos.workflows.retrieve.worked import Worked
 from kairos.workflows.serve.records import FlowLimit, FlowRecord, NoSuchFlow
@@ -103,29 +103,19 @@ class FlowStore:
 
         Raises FlowLimit.
         """
-        with self._turn:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                kept = self._put(tenant, record)
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-        return kept
-
-    def _put(self, tenant: str, record: FlowRecord) -> FlowRecord:
-        before = self._found(tenant, record.name)
-        if before is not None:
-            record = msgspec.structs.replace(record, created_s=before.created_s)
-        else:
-            counted = "SELECT count(*) FROM flows WHERE tenant = ?"
-            (count,) = self._connection.execute(counted, (tenant,)).fetchone()
-            if count >= self._most:
-                raise FlowLimit(f"{count} flows are stored, which is the limit; delete one first")
-        self._connection.execute(
-            "INSERT OR REPLACE INTO flows VALUES (?, ?, ?)", (tenant, record.name, _encode(record))
-        )
+        with self._turn, transaction(self._connection):
+            before = self._found(tenant, record.name)
+            if before is not None:
+                record = msgspec.structs.replace(record, created_s=before.created_s)
+            else:
+                counted = "SELECT count(*) FROM flows WHERE tenant = ?"
+                (count,) = self._connection.execute(counted, (tenant,)).fetchone()
+                if count >= self._most:
+                    raise FlowLimit(
+                        f"{count} flows are stored, which is the limit; delete one first"
+                    )
+            statement = "INSERT OR REPLACE INTO flows VALUES (?, ?, ?)"
+            self._connection.execute(statement, (tenant, record.name, _encode(record)))
         return record
 
     def find(self, tenant: str, name: str) -> FlowRecord:
