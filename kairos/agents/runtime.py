@@ -24,7 +24,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -49,9 +49,9 @@ from kairos.core import (
     Outgoing,
     SetupError,
     Topic,
-    UpstreamFailed,
     inbox_topic,
 )
+from kairos.workflows import read_chat
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Task:
             "seed": seed,
         }
         headers = self._call_headers()
-        reply = reply_text(await self._llm.complete(body, headers))
+        reply = read_chat(await self._llm.complete(body, headers)).text
         self._parent = headers[Header.REQUEST_ID]
         return reply
 
@@ -323,23 +323,3 @@ def _named(name: str) -> str:
     if not re.match(NAME_PATTERN, name):
         raise SetupError(f"the name '{name}' must be 1 to 64 letters, digits, _ and -")
     return name
-
-
-class _Said(msgspec.Struct):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Said
-
-
-class _Completion(msgspec.Struct):
-    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
-
-
-def reply_text(response: Value) -> str:
-    try:
-        completion = msgspec.convert(response, _Completion)
-    except msgspec.ValidationError as error:
-        raise UpstreamFailed(f"the model's answer is not a chat completion: {error}") from error
-    return completion.choices[0].message.content or ""

@@ -87,7 +87,7 @@ def load(name: str) -> Any:
     panel, module, attribute = COMMANDS[name]
     found = getattr(import_module(f"kairos.cli.{module}"), attribute)
     around = typer.Typer(rich_markup_mode="rich", add_completion=False)
-    around.callback()(_nothing)
+    around.callback()(lambda: None)  # so that a single command is a group's, too
     if isinstance(found, typer.Typer):
         around.add_typer(found, name=name, no_args_is_help=True, rich_help_panel=panel)
     else:
@@ -95,10 +95,6 @@ def load(name: str) -> Any:
     group: Any = typer.main.get_command(around)
     take_plain_values(group)
     return group.commands[name]
-
-
-def _nothing() -> None:
-    """The callback of a group that has no options of its own."""
 
 
 class _PlainValue:
@@ -146,7 +142,8 @@ def _take_plain_value(parameter: Any) -> None:
     if full is None or "get_runtime_param" in vars(parameter):
         return
     if not _is_restricted(parameter.type_descriptor.parameter_info):
-        parameter.get_runtime_param = _always(_PlainValue(parameter, full))
+        plain = _PlainValue(parameter, full)
+        parameter.get_runtime_param = lambda: plain
 
 
 def _is_restricted(info: Any) -> bool:
@@ -154,7 +151,3 @@ def _is_restricted(info: Any) -> bool:
     return not allows_both or any(
         getattr(info, name) not in (None, False) for name in _RESTRICTIONS
     )
-
-
-def _always(value: Any) -> Callable[[], Any]:
-    return lambda: value

@@ -58,7 +58,7 @@ def plan_autoscale(
         own_files(tls_ca, tls_certificate, tls_key),
         file,
         drive=drive,
-        say=lambda text: typer.echo(f"{_stamp()} {text}"),
+        say=lambda text: typer.echo(f"{time.strftime('%H:%M:%S')} {text}"),
     )
     if once:
         scaler.check_pool()
@@ -93,7 +93,3 @@ def _hearing_ctrl_c() -> Iterator[Callable[[float], bool]]:
         finally:
             signal.set_wakeup_fd(fd_before)
             signal.signal(signal.SIGINT, before)
-
-
-def _stamp() -> str:
-    return time.strftime("%H:%M:%S")

@@ -120,7 +120,8 @@ def _show(replayed: "Replayed", *, as_json: bool) -> None:
 
         show_record(Console(), replayed.metrics)
         for line in _told(replayed):
-            typer.echo(_printable(line))
+            # A server's words may hold what a terminal would obey.
+            typer.echo("".join(each if each.isprintable() else "?" for each in line))
     if not replayed.kept_up:
         typer.echo(
             f"kairos: this machine could not keep up: {replayed.late_starts} of {replayed.begun} "
@@ -129,11 +130,6 @@ def _show(replayed: "Replayed", *, as_json: bool) -> None:
             "was asked for: try a lower --rate, or several machines",
             err=True,
         )
-
-
-def _printable(line: str) -> str:
-    """A server's words may hold what a terminal would obey."""
-    return "".join(each if each.isprintable() else "?" for each in line)
 
 
 def _told(replayed: "Replayed") -> Iterator[str]:

@@ -30,10 +30,7 @@ async def serve_engines(
     """Yield a pool of a record's engines; their Kairos admits nobody else.
 
     Without engines the pool gets them later, by its fleet. Without `host` the Kairos listens for
-    this host alone.
-
-    Raises:
-        SetupError: no engine can be used.
+    this host alone. Raises SetupError: no engine can be used.
     """
     from kairos.service import running
 

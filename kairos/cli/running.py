@@ -52,8 +52,9 @@ def cluster_named(settings: Settings, otherwise: str) -> "KafkaCluster":
 
 
 def stop_signal() -> asyncio.Event:
-    """Set by Ctrl-C and SIGTERM."""
+    """Return what Ctrl-C and SIGTERM set. Hangups are ignored: the settings have just been read."""
     stop = asyncio.Event()
+    on_hangup(lambda: None)
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     return stop
@@ -61,11 +62,6 @@ def stop_signal() -> asyncio.Event:
 
 def on_hangup(act: Callable[[], None]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)
-
-
-def ignore_hangups() -> None:
-    """Ignore hangups until the service is up: its settings have just been read."""
-    on_hangup(lambda: None)
 
 
 def has_files(config_file: Path | None, settings: Settings) -> bool:

@@ -22,13 +22,13 @@ from kairos.cli.options import (
     TlsKey,
     with_options,
 )
-from kairos.cli.running import has_files, ignore_hangups, on_hangup, run, stop_signal
+from kairos.cli.running import has_files, on_hangup, run, stop_signal
 from kairos.core import SetupError
 from kairos.host import allow_many_connections, collect_less_often, switch_threads_often
 from kairos.settings import Settings, is_loopback, load_settings, parse_engine, split_list
 
 if TYPE_CHECKING:
-    from kairos.cluster import Supervisor
+    from kairos.cluster import Reload, Supervisor
     from kairos.service import Service
 
 # No thread may run in a process that is forked; numpy's library starts one for each core.
@@ -133,33 +133,37 @@ async def _serve(settings: Settings, load: Load | None) -> None:
     from kairos.service import running
 
     stop = stop_signal()
-    ignore_hangups()
     async with running(settings) as service:
         collect_less_often()
         switch_threads_often()
         allow_many_connections()
-        await _until_stopped(service, settings, load, stop)
+        await _serve_until(stop, service, settings, load)
 
 
 async def _supervise(settings: Settings, load: Load | None) -> None:
     from kairos.cluster import supervised_workers
 
     stop = stop_signal()
-    ignore_hangups()
     async with supervised_workers(settings) as supervisor:
-        await _until_stopped(supervisor, settings, load, stop)
+        await _serve_until(stop, supervisor, settings, load)
 
 
-async def _until_stopped(
-    service: "Service | Supervisor", settings: Settings, load: Load | None, stop: asyncio.Event
+async def _serve_until(
+    stop: asyncio.Event, service: "Service | Supervisor", settings: Settings, load: Load | None
 ) -> None:
     typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
     if not is_loopback(settings.host) and not settings.asks_for_keys:
         typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
-    service.reload.load = load
-    on_hangup(service.reload.on_hangup)
+    await _until_stopped(stop, service.reload, load, "running calls may finish")
+
+
+async def _until_stopped(
+    stop: asyncio.Event, reload: "Reload", load: Load | None, ending: str
+) -> None:
+    reload.load = load
+    on_hangup(reload.on_hangup)
     await stop.wait()
-    typer.echo("kairos: stopping; running calls may finish")
+    typer.echo(f"kairos: stopping; {ending}")
 
 
 def _engine_settings(
@@ -229,16 +233,12 @@ async def _balance(settings: Settings, load: Load | None) -> None:
     from kairos.service import balancing
 
     stop = stop_signal()
-    ignore_hangups()
     async with balancing(settings) as service:
         collect_less_often()
         switch_threads_often()
         allow_many_connections()
         typer.echo(f"kairos: pool {settings.pool} on {settings.bus}; figures on {service.url}")
-        service.reload.load = load
-        on_hangup(service.reload.on_hangup)
-        await stop.wait()
-        typer.echo("kairos: stopping; running calls may finish")
+        await _until_stopped(stop, service.reload, load, "running calls may finish")
 
 
 def orchestrate(
@@ -270,11 +270,7 @@ async def _orchestrate(settings: Settings, load: Load | None) -> None:
     from kairos.cluster import following_workflows
 
     stop = stop_signal()
-    ignore_hangups()
     async with following_workflows(settings) as service:
         collect_less_often()
         typer.echo(f"kairos: workflows and agents of {settings.bus} on {service.url}/v1")
-        service.reload.load = load
-        on_hangup(service.reload.on_hangup)
-        await stop.wait()
-        typer.echo("kairos: stopping; what was learnt is published")
+        await _until_stopped(stop, service.reload, load, "what was learnt is published")

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kairos.core import SECOND, SetupError
-from kairos.gateway import InstanceNow, NowView, QueuedView
+from kairos.gateway import InstanceNow, NowView
 from kairos.host import JsonServer
 from kairos.settings import TlsFiles
 
@@ -135,7 +135,7 @@ def _queue(view: NowView, rows: int) -> Table:
         table.add_row(
             str(each.place),
             Text(each.workflow_id),
-            Text(_who(each)),
+            Text(" / ".join(filter(None, (each.app, each.agent))) or "a call without a name"),
             Text(f"{each.tenant}, {each.service_class}"),
             f"{each.expected_remaining_s:.1f} s",
             f"{each.waited_s:.1f} s",
@@ -143,7 +143,3 @@ def _queue(view: NowView, rows: int) -> Table:
             _STANDINGS[each.standing],
         )
     return table
-
-
-def _who(call: QueuedView) -> str:
-    return " / ".join(each for each in (call.app, call.agent) if each) or "a call without a name"

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kairos.host import atomic_write
-from kairos.observe import Group, UsageFigures, UsageReport
+from kairos.observe import UsageFigures, UsageReport
 from kairos.workflows import import_arrow
 
 _AT_ONCE = 8_192  # groups
@@ -45,9 +45,8 @@ def write_parquet(path: Path, report: UsageReport, currency: str | None) -> None
     with atomic_write(path) as file, parquet.ParquetWriter(file, schema) as writer:
         for start in range(0, len(report.groups), _AT_ONCE):
             some = report.groups[start : start + _AT_ONCE]
-            rows = [fixed | _row(report.by, group, had) for group, had in some]
+            rows = [
+                {**fixed, **dict(zip(report.by, group, strict=True)), **msgspec.structs.asdict(had)}
+                for group, had in some
+            ]
             writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-
-
-def _row(by: tuple[str, ...], group: Group, had: UsageFigures) -> dict[str, Any]:
-    return dict(zip(by, group, strict=True)) | {name: getattr(had, name) for name in _FIGURES}

@@ -38,7 +38,6 @@ from .page.gains import Verdict as Verdict
 from .page.gains import WorkflowTimes as WorkflowTimes
 from .page.now import InstanceNow as InstanceNow
 from .page.now import NowView as NowView
-from .page.now import QueuedView as QueuedView
 from .page.pages import OperatorsPage as OperatorsPage
 from .page.past import Happened as Happened
 from .page.past import Moment as Moment

@@ -33,7 +33,6 @@ from .tracing.call_trace import CallTrace as CallTrace
 from .tracing.tracing import Tracing as Tracing
 from .tracing.tracing import open_tracing as open_tracing
 from .tracing.tracing import tracing_observers as tracing_observers
-from .usage import Group as Group
 from .usage import UsageFigures as UsageFigures
 from .usage import UsageReport as UsageReport
 from .usage import parse_grouping as parse_grouping

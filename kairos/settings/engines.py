@@ -126,10 +126,7 @@ def check_engine_files(engine: EngineSettings) -> None:
     """Check an engine's TLS files.
 
     Not for engines that are added over the operators' port: its users could find out which files
-    exist.
-
-    Raises:
-        SetupError: A file cannot be used.
+    exist. Raises SetupError: A file cannot be used.
     """
     if engine.tls != TlsFiles():
         client_context(engine.tls)

@@ -289,10 +289,7 @@ def check_tenants(
     """Check the tenants.
 
     A tenant must have a key, unless keys are in a file of their own: the last one may have been
-    revoked.
-
-    Raises:
-        SetupError: A weight is out of range, or a tenant is named twice or has no key.
+    revoked. Raises SetupError: A weight is out of range, or a tenant is named twice or has no key.
     """
     known = {key.tenant for key in keys}
     seen: set[str] = set()

@@ -25,6 +25,7 @@ from .execute.observation import FlowObservation as FlowObservation
 from .execute.observation import Timeline as Timeline
 from .execute.observation import TimeShares as TimeShares
 from .run.arrow import import_arrow as import_arrow
+from .run.chat_answer import read_chat as read_chat
 from .run.flow_file import LoadedFlow as LoadedFlow
 from .run.flow_file import load_flow as load_flow
 from .run.flow_file import load_table_flow as load_table_flow

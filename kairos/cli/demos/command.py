@@ -20,11 +20,11 @@ from kairos.cli.demos.gain import Gain, simulated_gain
 from kairos.cli.demos.options import Options
 from kairos.cli.demos.plan import plan_submissions
 from kairos.cli.demos.progress import show_progress
-from kairos.cli.demos.run import Outcome, Run, engines_of_an_order, started, write_record
+from kairos.cli.demos.run import ENGINES_OF_AN_ORDER, Outcome, Run, started
 from kairos.cli.demos.tables import BAR_WIDTH, show_comparison, show_record, told_burstiness
 from kairos.core import CallRow, compare_metrics
 from kairos.settings import Settings
-from kairos.simulate import PlannedArrivals, plan_arrivals
+from kairos.simulate import PlannedArrivals, plan_arrivals, write_recording
 
 _SHOWN_FAILURES = 5
 _ANSWER_LENGTH = 600
@@ -107,7 +107,7 @@ class _Demo:
                 kind,
                 (first.policy, second.policy),
                 first.placement,
-                engines_of_an_order(kind),
+                ENGINES_OF_AN_ORDER[kind],
                 self._options.rate_per_s,
                 arrivals=self._options.arrivals,
                 on_progress=on_progress,
@@ -125,13 +125,13 @@ class _Demo:
                         await run.to_the_end(self._submissions, self._options.time_limit_s)
                 finally:
                     if record_to is not None:
-                        write_record(run, record_to)
+                        write_recording(record_to, run.metrics.rows)
             self._runs[each.policy] = run
             record_to = None
 
     async def _follow_both(self, kind: Kind) -> None:
         """Run two orders at the same time, on engines of their own."""
-        count, options = engines_of_an_order(kind), self._options
+        count, options = ENGINES_OF_AN_ORDER[kind], self._options
         async with AsyncExitStack() as stack:
             for each in self._settings:
                 say = partial(self._say_of, each.policy)
@@ -147,7 +147,8 @@ class _Demo:
                         tasks.create_task(ending)
             finally:
                 if options.record is not None:
-                    write_record(next(iter(self._runs.values())), options.record)
+                    first = next(iter(self._runs.values()))
+                    write_recording(options.record, first.metrics.rows)
 
     def _say_of(self, policy: str, text: str) -> None:
         self._console.print(f"{policy}: {text}")

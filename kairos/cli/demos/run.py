@@ -6,7 +6,6 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +18,6 @@ from kairos.core import SECOND, Bus, Message, RunMetrics, SetupError, Topic, Wor
 from kairos.proxy import HttpLLM
 from kairos.service import Service, running
 from kairos.settings import EngineSettings, Settings
-from kairos.simulate import write_recording
 
 ENGINES = 2
 SLOTS = 4  # calls that an engine runs at once; of these three, only llama.cpp tells it
@@ -35,10 +33,6 @@ ENGINE_OPTIONS: dict[Kind, tuple[str, ...]] = {
 
 # Of an order where two are run at the same time: one server for each of two cores.
 ENGINES_OF_AN_ORDER: dict[Kind, int] = {"llama": 1, "sim": ENGINES, "vllm": 1}
-
-
-def engines_of_an_order(kind: Kind) -> int:
-    return ENGINES_OF_AN_ORDER[kind]
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -199,8 +193,3 @@ async def started(
             raise SetupError(f"not all engines can be used: {problems}") from None
         on_progress(f"Kairos serves on {service.url}/v1")
         yield Run(service, metrics, run_id, cluster_of(settings, os.environ))
-
-
-def write_record(run: Run, path: Path) -> None:
-    """Keep the run as a workflow file, for replay and simulation."""
-    write_recording(path, run.metrics.rows)

@@ -16,11 +16,7 @@ NAMESPACE = "kairos"
 
 
 def check_address(on: str) -> None:
-    """Check the address of a Ray cluster.
-
-    Raises:
-        SetupError: It is malformed.
-    """
+    """Check the address of a Ray cluster. Raises SetupError: it is malformed."""
     if on != LOCAL and not _ADDRESS.fullmatch(on):
         raise SetupError(
             f"--on {on[:100]}: write {LOCAL} for a Ray of this machine's own, or ray://HEAD:PORT "
@@ -29,11 +25,7 @@ def check_address(on: str) -> None:
 
 
 def ray_module() -> Any:
-    """Import Ray.
-
-    Raises:
-        SetupError: It is not installed.
-    """
+    """Import Ray. Raises SetupError: it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:

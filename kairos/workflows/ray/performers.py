@@ -20,15 +20,7 @@ from kairos.host import allow_many_connections, collect_less_often
 from kairos.settings import RetrievalSettings
 from kairos.workflows.compile.check import every_operator
 from kairos.workflows.compile.held import fill_held, held_id
-from kairos.workflows.compile.operators import (
-    Declaration,
-    Embedding,
-    Ingest,
-    Operator,
-    RegisteredCall,
-    Rerank,
-    Search,
-)
+from kairos.workflows.compile.operators import Declaration, Processing, RegisteredCall
 from kairos.workflows.declare.functions import FunctionFailed, RegisteredFunction, given
 from kairos.workflows.execute.commands import DropHeld, RunProcessor
 from kairos.workflows.execute.facts import Stays
@@ -106,7 +98,13 @@ def start_processors(
     """
     if settings is None:
         return {}
-    wanted = sorted({key for each in every_operator(declaration.operators) if (key := _key(each))})
+    params = [(each.kind, each.params) for each in every_operator(declaration.operators)]
+    needed = (
+        _key(kind, getattr(each, "model", None), getattr(each, "collection", None))
+        for kind, each in params
+        if isinstance(each, Processing)
+    )
+    wanted = sorted({key for key in needed if key is not None})
     started = {}
     for kind, model in wanted:
         of_kind = sum(each == kind for each, _ in wanted)
@@ -146,7 +144,7 @@ class RayProcessors:
             raise self._losing(gone)  # of the process that this one has replaced
         references = [self._references[each] for each in ids]
         held_from = 0 if command.signature in self._lost else self._held_from
-        key = _key_of(command)
+        key = _key(command.kind, command.model, command.arguments.get("collection"))
         actor = None if key is None else self._actors[key]
         try:
             if actor is not None:
@@ -246,21 +244,10 @@ def _called(known: RegisteredFunction, arguments: Mapping[str, object]) -> tuple
     return value, time.monotonic() - began_s
 
 
-def _key(operator: Operator) -> Key | None:
+def _key(kind: str, model: str | None, collection: object) -> Key | None:
     """Return the actor that performs an operator; None: the partition's process."""
-    params = operator.params
-    match params:
-        case Embedding() | Rerank():
-            return operator.kind, params.model or ""
-        case Ingest(collection=str()) | Search(collection=str()):
-            return "collections", ""
-    return None
-
-
-def _key_of(command: RunProcessor) -> Key | None:
-    if command.kind in ("embed", "rerank"):
-        return command.kind, command.model or ""
-    collection = command.arguments.get("collection")
+    if kind in ("embed", "rerank"):
+        return kind, model or ""
     is_named = isinstance(collection, str) and held_id(collection) is None
     return ("collections", "") if is_named else None
 

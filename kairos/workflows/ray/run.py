@@ -53,11 +53,7 @@ _LOOK_S = 0.5
 
 
 def check_on_ray(record: RunRecord, declaration: Declaration) -> None:
-    """Check what a run on Ray cannot do, or needs.
-
-    Raises:
-        SetupError: it says what to do.
-    """
+    """Check what a run on Ray cannot do, or needs. Raises SetupError: it says what to do."""
     assert record.on is not None
     check_address(record.on)
     if record.on != LOCAL and record.results is None:

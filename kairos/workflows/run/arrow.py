@@ -52,11 +52,7 @@ _SCALARS: dict[type, ColumnType] = {
 
 
 def import_arrow() -> Any:
-    """Return the module pyarrow.
-
-    Raises:
-        SetupError: it is not installed.
-    """
+    """Return the module pyarrow. Raises SetupError: it is not installed."""
     try:
         import pyarrow
     except ImportError:

@@ -70,11 +70,7 @@ class TableIntake:
         return digest
 
     async def run(self) -> None:
-        """Pass on all rows and groups.
-
-        Raises:
-            InvalidFile: the table cannot be read to its end.
-        """
+        """Pass on all rows and groups. Raises InvalidFile: the table cannot be read to its end."""
         rows = self._table.rows()
         while chunk := await self._next(rows):
             known: Mapping[int, Resumed] = {}

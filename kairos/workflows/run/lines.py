@@ -104,11 +104,7 @@ def _in_utf8(file: BufferedIOBase) -> BufferedIOBase:
 
 
 def _pieces(file: BufferedIOBase, encoding: str, has_feeds: bool) -> Iterator[bytes]:
-    """Yield the content of a file in UTF-8.
-
-    Raises:
-        ValueError: the file ends within a character.
-    """
+    """Yield the content of a file in UTF-8. Raises ValueError: the file ends within a character."""
     decoder = codecs.getincrementaldecoder(encoding)("surrogatepass")  # only its row fails
     while piece := file.read(_PIECE_BYTES):
         text = decoder.decode(piece)

@@ -118,11 +118,7 @@ class RunDirectory:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the run's lock while the block runs.
-
-        Raises:
-            SetupError: another process holds it.
-        """
+        """Hold the run's lock while the block runs. Raises SetupError: another process holds it."""
         with try_lock(self._lock) as is_held:
             if not is_held:
                 raise SetupError(
