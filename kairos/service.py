@@ -152,7 +152,7 @@ async def running(
             )
             flows = flows_online(kept_flows, access, gateway)
             probes = Probes(lambda: bool(monitor.models()), telemetry.families)
-            rooms = insight, batches.add_to, flows.add_to
+            rooms = insight, batches.add_to, flows
             own = gateway.own_models
             models = Models(
                 access, monitor.model_cards, None if own is None else own.names, on_error

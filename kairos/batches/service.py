@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kairos.batches.records import ENDED, OPEN, NoBatches
-from kairos.gateway import Access, Gateway, authorization_of
+from kairos.gateway import Access, Gateway
 from kairos.host import WallClock
 from kairos.observe import counter, gauge
 from kairos.settings import BatchSettings
@@ -36,16 +36,10 @@ class BatchesOff:
         self._access = access
 
     def add_to(self, app: "FastAPI") -> None:
-        from fastapi import Request as HttpRequest
-        from fastapi.responses import Response
+        from kairos.gateway import refuse_routes
 
-        async def refuse(request: HttpRequest) -> Response:
-            await self._access.admitted_caller(authorization_of(request))
-            raise NoBatches
-
-        for path in ("/v1/files", "/v1/batches"):
-            app.api_route(path, methods=["GET", "POST", "DELETE"])(refuse)
-            app.api_route(f"{path}/{{rest:path}}", methods=["GET", "POST", "DELETE"])(refuse)
+        paths, methods = ["/v1/files", "/v1/batches"], ["GET", "POST", "DELETE"]
+        refuse_routes(app, self._access, NoBatches, paths, methods)
 
     def background(self) -> list[Coroutine[None, None, None]]:
         return []

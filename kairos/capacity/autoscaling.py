@@ -114,7 +114,8 @@ class Autoscaler:
         settled = self._whole_number(max(need for _, need in self._needs))
         if settled < there:
             return self._drain_some(there - settled, there, needed, at_s)
-        return self._stay(there, needed, self._why_stay(wanted, there))
+        why = "" if wanted == there else "more were needed recently; "
+        return self._decision(0, there, needed, why + self._forecast_text())
 
     def needed(self) -> float:
         """Return the instances needed when one started now would serve."""
@@ -147,7 +148,8 @@ class Autoscaler:
 
     def _start_more(self, count: int, there: int, needed: float, at_s: float) -> Decision:
         if at_s < self._down_at + self._rules.calm_s:
-            return self._stay(there, needed, f"more are needed, but {self._since('drained', at_s)}")
+            why = f"more are needed, but one was drained {at_s - self._down_at:.0f} s ago"
+            return self._decision(0, there, needed, why)
         self._up_at = at_s
         return self._decision(count, there, needed, self._forecast_text())
 
@@ -155,28 +157,17 @@ class Autoscaler:
         assert self._first_at is not None
         calm_s = self._rules.calm_s
         if at_s < self._first_at + calm_s:
-            return self._stay(
-                there, needed, "fewer would do, but the pool was not observed for calm_s yet"
-            )
+            why = "fewer would do, but the pool was not observed for calm_s yet"
+            return self._decision(0, there, needed, why)
         if at_s < self._up_at + calm_s:
-            return self._stay(there, needed, f"fewer would do, but {self._since('started', at_s)}")
+            why = f"fewer would do, but one was started {at_s - self._up_at:.0f} s ago"
+            return self._decision(0, there, needed, why)
         self._down_at = at_s
         why = (
             f"no more were needed for {self._rules.settled_s:.0f} s, nor will be for "
             f"{self._rules.missed_s:.0f} s; {self._forecast_text()}"
         )
         return self._decision(-count, there, needed, why)
-
-    def _since(self, what: str, at_s: float) -> str:
-        since_s = at_s - (self._up_at if what == "started" else self._down_at)
-        return f"one was {what} {since_s:.0f} s ago"
-
-    def _why_stay(self, wanted: int, there: int) -> str:
-        return (
-            self._forecast_text()
-            if wanted == there
-            else f"more were needed recently; {self._forecast_text()}"
-        )
 
     def _forecast_text(self) -> str:
         demand, start_s = self.demand, self._rules.start_s
@@ -188,9 +179,6 @@ class Autoscaler:
             f"{demand.ahead(0):.0f} calls in flight, {then:.0f} in {start_s:.0f} s"
             f" ({demand.rate_per_s(start_s):.3g} workflows/s), {seats:.0f} to an instance"
         )
-
-    def _stay(self, there: int, needed: float, why: str) -> Decision:
-        return self._decision(0, there, needed, why)
 
     @staticmethod
     def _decision(change: int, there: int, needed: float, why: str) -> Decision:

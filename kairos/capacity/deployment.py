@@ -110,7 +110,10 @@ def _compose(engines: Sequence[_Engines]) -> dict[str, Any]:
     ]
     services["kairos"] = {
         "image": f"kairos:{__version__}",
-        "command": ["serve", *_kairos_options(), *(f"--engine={url}" for url in urls)],
+        "command": [
+            *("serve", "--host=0.0.0.0", f"--port={_PORT}", f"--admin-port={_ADMIN}"),
+            *(f"--engine={url}" for url in urls),
+        ],
         "restart": "unless-stopped",
         "user": "10001:10001",
         "read_only": True,
@@ -145,10 +148,6 @@ def _compose_engine(engines: _Engines, first_device: int) -> dict[str, Any]:
             }
         },
     }
-
-
-def _kairos_options() -> list[str]:
-    return ["--host=0.0.0.0", f"--port={_PORT}", f"--admin-port={_ADMIN}"]
 
 
 def _manifests(engines: Sequence[_Engines]) -> Iterator[dict[str, Any]]:

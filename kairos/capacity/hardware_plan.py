@@ -19,7 +19,6 @@ from kairos.capacity.ownership import per_million_tokens, per_workflow
 from kairos.capacity.pool import CallKind, InstanceKind, Pool, PoolProblem
 from kairos.capacity.pool_search import FoundPool, SearchLimits, front
 from kairos.capacity.prediction import NEAR, Prediction, Predictor
-from kairos.capacity.queueing import in_system
 from kairos.capacity.resources import Worker, price, total, worker_needs
 from kairos.capacity.serving import NO_TARGETS, LatencyTargets
 from kairos.core import CallShape, SetupError
@@ -100,7 +99,7 @@ def plan_hardware(question: HardwareQuestion) -> HardwarePlan:
     problem, left_out = question_problem(question)
     pools = front(Predictor(problem, question.workflows), _limits(question))
     if not pools:
-        raise SetupError(_NOTHING + " and what there is (--have)" * bool(question.have))
+        raise _nothing(question)
     planned = tuple(_planned(question, problem, each) for each in pools)
     affordable = [each for each in planned if each.usd_per_hour <= question.usd_per_hour]
     in_time = [each for each in planned if each.prediction.p95_s <= question.p95_s]
@@ -117,7 +116,9 @@ def plan_hardware(question: HardwareQuestion) -> HardwarePlan:
     )
 
 
-_NOTHING = "no pool of this hardware can serve all calls within the targets"
+def _nothing(question: HardwareQuestion) -> SetupError:
+    limits = "the targets" + " and what there is (--have)" * bool(question.have)
+    return SetupError(f"no pool of this hardware can serve all calls within {limits}")
 
 
 def question_problem(question: HardwareQuestion) -> tuple[PoolProblem, Mapping[str, str]]:
@@ -129,22 +130,16 @@ def question_problem(question: HardwareQuestion) -> tuple[PoolProblem, Mapping[s
     calls = question_calls(question)
     found = instance_kinds(question.offer, calls, question.link)
     problem = PoolProblem(
-        calls=calls,
-        instances=found.kinds,
-        targets=question.targets,
-        link=question.link,
+        calls=calls, instances=found.kinds, targets=question.targets, link=question.link
     )
     return problem, found.left_out
 
 
-def tools_at_once(question: HardwareQuestion) -> float:
-    """Return the mean number of concurrent tools, by Little's law."""
-    gaps = (call.gap_s for calls in question.workflows for call in calls if not call.by_person)
-    return in_system(question.workflows_per_s, sum(gaps) / len(question.workflows))
-
-
 def _tools(question: HardwareQuestion) -> dict[str, float]:
-    return worker_needs(tools_at_once(question), question.worker)
+    """Return the needs of the tools that run at once in the mean, by Little's law."""
+    gaps = (call.gap_s for calls in question.workflows for call in calls if not call.by_person)
+    at_once = question.workflows_per_s * sum(gaps) / len(question.workflows)
+    return worker_needs(at_once, question.worker)
 
 
 def _limits(question: HardwareQuestion, *, least: bool = False) -> SearchLimits:
@@ -201,7 +196,7 @@ def _most_tokens(question: HardwareQuestion) -> HardwarePlan:
         found.append(planned)
         per_s *= factor * (STEP if number >= SINGLY else 1 + 2 * NEAR)
     if not found:
-        raise SetupError(_NOTHING + " and what there is (--have)" * bool(question.have))
+        raise _nothing(question)
     chosen = min(found, key=lambda each: (each.usd_per_million_tokens, each.usd_per_hour))
     met = chosen.usd_per_hour <= question.usd_per_hour
     return HardwarePlan(
@@ -276,10 +271,7 @@ def _planned(question: HardwareQuestion, problem: PoolProblem, found: FoundPool)
     kwh = sum(kind.kwh_per_hour * counts[kind.name] for kind in kinds)
     routes = {call.name: dict(found.routes[call.name]) for call in problem.calls}
     return PlannedPool(
-        pool=Pool(
-            counts=counts,
-            routes=routes,
-        ),
+        pool=Pool(counts=counts, routes=routes),
         prediction=found.prediction,
         kinds=kinds,
         usd_per_hour=usd,

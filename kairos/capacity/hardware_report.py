@@ -24,7 +24,6 @@ from kairos.capacity.lowering import (
     node_places,
 )
 from kairos.capacity.migration import Migration
-from kairos.capacity.pool_simulation import SimulatedTimes
 from kairos.capacity.reasons import Reasons
 from kairos.capacity.serving import Phases
 
@@ -32,6 +31,9 @@ _WIDTH = 160  # where there is no terminal
 SHOWN_BEFORE, SHOWN = 4, 12  # of the front: cheaper than the chosen pool, and in all
 LARGEST = 1000.0  # times the rate: further, it is not said what a pool can do
 WHOLE = 0.995  # a share that is shown as all
+_POOL_COLUMNS = (
+    *("", "pool", "USD/h", "USD/workflow", "USD/M tokens", "kWh/workflow", "mean, s", "P95, s"),
+)
 
 
 def answer_figures(answer: HardwareAnswer) -> dict[str, Any]:
@@ -176,8 +178,15 @@ def print_answer(answer: HardwareAnswer) -> None:
     console = Console()
     console.width = console.width if console.is_terminal else _WIDTH
     console.print(_tables(answer))
-    if answer.times is not None:
-        console.print(Text(_simulated(answer.plan, answer.times)))
+    planned, times = answer.plan.chosen.prediction, answer.times
+    if times is not None:
+        console.print(
+            Text(
+                f"Simulated with {times.workflows:,} workflows: mean {times.mean_s:.3g} s "
+                f"(planned: {planned.mean_s / times.mean_s - 1:+.0%}), P95 {times.p95_s:.3g} s "
+                f"({planned.p95_s / times.p95_s - 1:+.0%})"
+            )
+        )
     elif not answer.plan.chosen.checked:
         console.print(
             Text(
@@ -185,15 +194,6 @@ def print_answer(answer: HardwareAnswer) -> None:
                 "were not compared with simulation: add --simulate"
             )
         )
-
-
-def _simulated(plan: HardwarePlan, times: SimulatedTimes) -> str:
-    planned = plan.chosen.prediction
-    return (
-        f"Simulated with {times.workflows:,} workflows: mean {times.mean_s:.3g} s (planned: "
-        f"{planned.mean_s / times.mean_s - 1:+.0%}), P95 {times.p95_s:.3g} s "
-        f"({planned.p95_s / times.p95_s - 1:+.0%})"
-    )
 
 
 def _tables(answer: HardwareAnswer) -> Group:
@@ -392,19 +392,14 @@ def _beside(asked: HardwareQuestion, plan: HardwarePlan) -> Iterator[Text]:
 
 def _front(plan: HardwarePlan) -> Table:
     """Pools around the chosen one."""
-    table = _table(
-        f"Cost against time; * is chosen, ? is busier than {CHECKED_UTILISATION:.0%}",
-        *("", "pool", "USD/h", "USD/workflow", "USD/M tokens", "kWh/workflow", "mean, s", "P95, s"),
-    )
+    title = f"Cost against time; * is chosen, ? is busier than {CHECKED_UTILISATION:.0%}"
+    table = _table(title, *_POOL_COLUMNS)
     at = next((n for n, each in enumerate(plan.front) if each is plan.chosen), 0)
     first = max(0, min(at - SHOWN_BEFORE, len(plan.front) - SHOWN))
     for each in plan.front[first : first + SHOWN]:
-        table.add_row(_mark(plan, each), *_cells(each))
+        mark = "*" * (each is plan.chosen) + "?" * (not each.checked)
+        table.add_row(mark, *_cells(each))
     return table
-
-
-def _mark(plan: HardwarePlan, each: PlannedPool) -> str:
-    return ("*" if each is plan.chosen else "") + ("" if each.checked else "?")
 
 
 def _pool(each: PlannedPool) -> str:
@@ -424,10 +419,7 @@ def _cells(each: PlannedPool) -> Sequence[Text | str]:
 
 
 def _others(plan: HardwarePlan, others: Mapping[str, HardwarePlan]) -> Table:
-    table = _table(
-        "If it were otherwise",
-        *("", "pool", "USD/h", "USD/workflow", "USD/M tokens", "kWh/workflow", "mean, s", "P95, s"),
-    )
+    table = _table("If it were otherwise", *_POOL_COLUMNS)
     table.add_row("as it is", *_cells(plan.chosen))
     for name, other in others.items():
         table.add_row(Text(name), *_cells(other.chosen))

@@ -89,7 +89,10 @@ def _of_device(
                 needs = engine_needs(rates, model, offer.precision, phases, link)
                 kw = hourly.kwh * rates.devices
                 yield InstanceKind(
-                    name=_name(device, layout, phases) + f" {model.name}" * several,
+                    name=device.name
+                    + layout
+                    + f" {phases}" * (phases is not Phases.BOTH)
+                    + f" {model.name}" * several,
                     device=device.name,
                     phases=phases,
                     rates=rates,
@@ -100,10 +103,6 @@ def _of_device(
                     model=model.name,
                     kv_bytes_per_token=model.kv_bytes_per_token(),
                 )
-
-
-def _name(device: Accelerator, layout: str, phases: Phases) -> str:
-    return f"{device.name}{layout}" + (f" {phases}" if phases is not Phases.BOTH else "")
 
 
 def _rates(offer: HardwareOffer, device: Accelerator, model: ModelShape) -> dict[str, EngineRates]:

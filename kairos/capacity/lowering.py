@@ -24,7 +24,6 @@ from statistics import fmean
 import msgspec
 
 from kairos.capacity.pool import InstanceKind, Pool
-from kairos.capacity.queueing import in_system
 from kairos.capacity.serving import Phases
 from kairos.core import BYTES_PER_TOKEN
 
@@ -95,10 +94,8 @@ def lower_application(
         kv_bytes: of a token in the cache, by agent.
     """
     seen: defaultdict[str, _Seen] = defaultdict(_Seen)
-    count = 0
-    for number, calls in enumerate(workflows):
-        _add(seen, number, calls)
-        count += 1
+    for count, calls in enumerate(workflows, 1):
+        _add(seen, count, calls)
     nodes: list[WorkNode] = []
     edges: list[WorkEdge] = []
     place = {agent: (fmean(each.positions), agent) for agent, each in seen.items()}
@@ -196,5 +193,5 @@ def _place(
             node=node, shares={name: share for name, share in routes.items() if name in able}
         )
     where = OUTSIDE if node.kind is WorkKind.HUMAN else CPU_WORKERS
-    at_once = in_system(workflows_per_s * node.runs, node.wait_s)
+    at_once = workflows_per_s * node.runs * node.wait_s  # Little's law
     return NodePlace(node=node, shares={where: 1.0}, at_once=at_once)

@@ -106,7 +106,8 @@ class _Moving:
             name, by, p95_s = change
             counts = {n: c for n, c in {**counts, name: counts.get(name, 0) + by}.items() if c}
             kind = self._kinds[name]
-            lasts_s = START_S if by > 0 else self._drain_s(p95_s)
+            # A draining instance still has calls for as long as they take.
+            lasts_s = START_S if by > 0 else p95_s if p95_s < math.inf else 0.0
             step = PoolStep(
                 start=by > 0,
                 kind=name,
@@ -123,10 +124,6 @@ class _Moving:
             today_p95_s=now,
             steps=tuple(steps),
         )
-
-    def _drain_s(self, p95_s: float) -> float:
-        """Return how long a draining instance still has calls."""
-        return p95_s if p95_s < math.inf else 0.0
 
     def _usd(self, counts: Mapping[str, int]) -> float:
         return sum(self._kinds[name].usd_per_hour * count for name, count in counts.items())

@@ -290,15 +290,13 @@ class Predictor:
         key = name, count, traffic
         if key not in self._states:
             kind = self.kinds[name]
-            found = loaded(kind, count, [self._traffic(call, share) for call, share in traffic])
+            calls = ((self.calls[call], share) for call, share in traffic)
+            theirs = [Traffic(shape=each.shape, per_s=each.per_s * s) for each, s in calls]
+            found = loaded(kind, count, theirs)
             if found is not None and not self._in_time(kind, found, [call for call, _ in traffic]):
                 found = None
             self._states[key] = found
         return self._states[key]
-
-    def _traffic(self, call: str, share: float) -> Traffic:
-        one = self.calls[call]
-        return Traffic(shape=one.shape, per_s=one.per_s * share)
 
     def _in_time(self, kind: InstanceKind, state: LoadedInstance, calls: Sequence[str]) -> bool:
         """Return whether calls meet their targets of first and further tokens, on average."""

@@ -54,8 +54,3 @@ def mean_wait_s(
         return 0.0
     in_mmc = erlang_c(servers, offered) * service_s / (servers - offered)
     return in_mmc * (1 + service_cv2) / 2
-
-
-def in_system(arrivals_per_s: float, stay_s: float) -> float:
-    """Return the mean number in the system: Little's law."""
-    return arrivals_per_s * stay_s

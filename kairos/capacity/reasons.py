@@ -18,6 +18,7 @@ from kairos.capacity.hardware_plan import (
     question_problem,
 )
 from kairos.capacity.prediction import Predictor
+from kairos.capacity.resources import total
 from kairos.core import SetupError
 
 FEW = 3  # cheaper pools that are named
@@ -108,9 +109,5 @@ def _prices(chosen: PlannedPool, others: Sequence[PlannedPool]) -> tuple[PriceCh
 
 def _by_device(pool: PlannedPool) -> dict[str, float]:
     """Return USD an hour of each device in a pool."""
-    found: dict[str, float] = {}
-    for kind in pool.kinds:
-        found[kind.device] = (
-            found.get(kind.device, 0.0) + kind.usd_per_hour * (pool.pool.counts[kind.name])
-        )
-    return found
+    counts = pool.pool.counts
+    return total((counts[each.name], {each.device: each.usd_per_hour}) for each in pool.kinds)

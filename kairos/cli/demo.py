@@ -9,7 +9,7 @@ from kairos.cli.demos.options import Options
 from kairos.cli.options import PLACEMENT_HELP, POLICY_HELP, SERVE
 from kairos.cli.running import run
 from kairos.core import SetupError
-from kairos.settings import EngineSettings, Settings, load_settings, parse_engine
+from kairos.settings import EngineSettings, load_settings, parse_engine
 
 if TYPE_CHECKING:
     from kairos.cli.demos.engines import Kind
@@ -90,7 +90,10 @@ def demo(
     arguments = {"port": 0, "admin_port": 0, "placement": placement, "engine": given, "bus": bus}
     policies = [policy] if versus is None else [policy, versus]
     settings = [load_settings(None, {}, {**arguments, "policy": name}) for name in policies]
-    run(_demo(settings, kind, options, as_json=as_json))
+    from kairos.cli.demos import command
+
+    if not run(command.demo(settings, kind, options, as_json=as_json)):
+        raise typer.Exit(1)
 
 
 def _engines(named: list[str]) -> "tuple[Kind | None, list[EngineSettings]]":
@@ -98,12 +101,3 @@ def _engines(named: list[str]) -> "tuple[Kind | None, list[EngineSettings]]":
         case ["llama" | "sim" | "vllm" as kind]:
             return kind, []
     return None, [parse_engine(text) for text in named]
-
-
-async def _demo(
-    settings: list[Settings], kind: "Kind | None", options: Options, *, as_json: bool
-) -> None:
-    from kairos.cli.demos import command
-
-    if not await command.demo(settings, kind, options, as_json=as_json):
-        raise typer.Exit(1)

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -55,9 +55,13 @@ async def serve_engines(
         def end(workflow_id: str) -> None:
             service.brain.feed(WorkflowEnded(_TENANT, workflow_id))
 
+        def capacity() -> int:
+            instances = service.brain.balancer.ledger.instances.values()
+            return record.concurrency or sum(each.max_num_seqs for each in instances)
+
         pool = RunPool(
             llm,
-            _capacity(service, record.concurrency),
+            capacity,
             end,
             problems=partial(_problems, service),
             at=(f"{service.url}/v1", key),
@@ -99,14 +103,6 @@ async def _joined(service: "Service") -> None:
             problems = "; ".join(f"{k}: {v}" for k, v in monitor.problems.items())
             raise SetupError(f"no engine can be used: {problems}")
         await asyncio.sleep(0.02)
-
-
-def _capacity(service: "Service", given: int | None) -> Callable[[], int]:
-    def capacity() -> int:
-        instances = service.brain.balancer.ledger.instances.values()
-        return given or sum(each.max_num_seqs for each in instances)
-
-    return capacity
 
 
 def _kv_tokens(service: "Service", engines: int) -> int | None:

@@ -1,6 +1,7 @@
 from .api.fastapi_parts import answer_errors_as_openai_does as answer_errors_as_openai_does
 from .api.fastapi_parts import json_body as json_body
 from .api.fastapi_parts import number_of as number_of
+from .api.fastapi_parts import refuse_routes as refuse_routes
 from .api.fastapi_parts import small_body as small_body
 from .api.front import LateApp as LateApp
 from .api.front import PortFront as PortFront

@@ -81,7 +81,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 serving_batches(settings.batches, access, gateway)
             )
             flows = flows_online(kept_flows, access, gateway)
-            rooms = batches.add_to, flows.add_to
+            rooms = batches.add_to, flows
             app = clients_front(sink, (Relay(setup.path(ASKED)),), access, rooms, on_error)
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from kairos.core import BodyTooLarge, InvalidRequest, KairosError
+from kairos.gateway.auth.access import Access, authorization_of
 from kairos.gateway.server.connection_limits import address_of
 from kairos.gateway.server.openai_errors import INTERNAL_ERROR, whole_error
 from kairos.observe import OnError
@@ -41,6 +42,20 @@ async def json_body(request: Request, kind: type[T], most_bytes: int, otherwise:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"{otherwise}: {error}") from None
+
+
+def refuse_routes(
+    app: FastAPI, access: Access, refusal: type[KairosError], paths: list[str], methods: list[str]
+) -> None:
+    """Refuse requests to these paths, and to all below them, once the caller was admitted."""
+
+    async def refuse(request: Request) -> Response:
+        await access.admitted_caller(authorization_of(request))
+        raise refusal
+
+    for path in paths:
+        app.api_route(path, methods=methods)(refuse)
+        app.api_route(f"{path}/{{rest:path}}", methods=methods)(refuse)
 
 
 def number_of(request: Request, name: str, usual: int, least: int, most: int) -> int:

@@ -68,11 +68,7 @@ class _Use:
 
     def note_use(self, at: int) -> None:
         self.at, self.spent, self.is_again = at, 0.0, False
-        self.wait = self.left = self._first
-
-    @property
-    def _first(self) -> int:
-        return _FIRST if self.longest is None else min(_FIRST, self.longest)
+        self.wait = self.left = min(_FIRST, self.longest or _FIRST)
 
 
 class PrefixTouches:

@@ -30,6 +30,7 @@ from kairos.workflows.run.intake import TableIntake
 from kairos.workflows.run.journal import RunJournal
 from kairos.workflows.run.pool import RunPool, pool_elsewhere
 from kairos.workflows.run.postgres_results import PostgresResults
+from kairos.workflows.run.result_store import NumberedGroup
 from kairos.workflows.run.rows import InputRow, InputTable
 from kairos.workflows.run.tables import MappingTable, open_table
 
@@ -299,13 +300,11 @@ class _Session:
                 return "budget"
             await asyncio.wait((driving,), timeout=_BEAT_S)
 
-    def _groups(self) -> Iterator[tuple[int, str, list[object] | None]]:
+    def _groups(self) -> Iterator[NumberedGroup]:
         """Yield the groups of this partition; none while rows are under way elsewhere."""
         if self._stage == 0:
-            return
-        part, parts = self._number, self._job.partitions
-        for at, (key, items) in enumerate(self._store.groups(self._rows, part=part, parts=parts)):
-            yield part + at * parts, key, items
+            return iter(())
+        return self._store.groups(self._rows, part=self._number, parts=self._job.partitions)
 
 
 def _at_once(concurrency: int | None, number: int, parts: int) -> int | None:

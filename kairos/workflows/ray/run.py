@@ -32,14 +32,12 @@ from kairos.workflows.ray.messages import PartitionEnd, PartitionJob
 from kairos.workflows.ray.partition import Partition, plan_of
 from kairos.workflows.retrieve.flow_processors import processor_service
 from kairos.workflows.run.driver import ENDED_ROWS, RunProgress, added_fallbacks, added_figures
-from kairos.workflows.run.export import Tables
 from kairos.workflows.run.flow_run import (
     ENDINGS,
     RECORD_EVERY_S,
     FlowJob,
     Note,
     RecordedRun,
-    line_names,
     open_results,
 )
 from kairos.workflows.run.pool import OpenEngines
@@ -204,12 +202,8 @@ class RayRun(RecordedRun):
                 read[1] = sum(each.read for each in groups)
                 ends = [*ends, *groups]
             reason = _reason(ends)
-            written = self.record.written
             if reason == "done":
-                stage = 0 if plan.group is None else 1
-                out, names = Path(self.record.out), line_names(flow)
-                tables = Tables(store, out, plan.outputs, stage, read, names)
-                written = await tables.write(self.record.id, written, self._on_trouble)
+                await self._write_tables(store, flow, read)
             await self._look()
             outcomes = [
                 await asyncio.to_thread(store.outcomes, at, rows) for at, rows in enumerate(read)
@@ -220,7 +214,7 @@ class RayRun(RecordedRun):
             self._change(
                 state="done" if reason == "done" else "stopped",
                 detail=ENDINGS[reason],
-                written=written,
+                written=self._written,
                 took_s=before_s + time.monotonic() - began_s,
                 waits_for="",
                 fallbacks=fallbacks,
@@ -258,9 +252,6 @@ class RayRun(RecordedRun):
 
     async def _look(self) -> None:
         self._figures, self._waits_for = await self._coordinator.progress.remote()
-
-    def _on_trouble(self, line: str | None) -> None:
-        self._on_note("there again: going on" if line is None else f"waiting: {line}")
 
 
 async def _named(record: RunRecord, declaration: Declaration) -> Declaration:

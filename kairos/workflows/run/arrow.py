@@ -143,7 +143,9 @@ def read_parquet(path: Path) -> ArrowTable:
     @contextmanager
     def batches() -> Iterator[Iterable[Any]]:
         with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-            mean_bytes = _bytes(file.metadata) // max(file.metadata.num_rows, 1)
+            told = file.metadata
+            groups = map(told.row_group, range(told.num_row_groups))
+            mean_bytes = sum(each.total_byte_size for each in groups) // max(told.num_rows, 1)
             fitting = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(mean_bytes, 1)))
             yield file.iter_batches(batch_size=fitting, use_threads=False)
 
@@ -153,11 +155,6 @@ def read_parquet(path: Path) -> ArrowTable:
     except (pa.ArrowException, OSError) as error:
         raise InvalidFile(path, f"is not Parquet: {error}") from error
     return ArrowTable(str(path), names, batches, count)
-
-
-def _bytes(metadata: Any) -> int:
-    groups = range(metadata.num_row_groups)
-    return sum(metadata.row_group(group).total_byte_size for group in groups)
 
 
 def read_arrow(path: Path) -> ArrowTable:

@@ -119,6 +119,7 @@ class RecordedRun:
         self._before, self._fallbacks_before = record.figures, record.fallbacks
         self._store: ResultStore | None = None  # while it is open
         self._is_stopping = False
+        self._written = record.written
 
     def _change(self, **fields: object) -> None:
         now = time.time_ns() // 1000
@@ -129,6 +130,23 @@ class RecordedRun:
             self._on_note(f"the run's record cannot be written for now: {error}")
         if self._store is not None:
             self._store.keep_record(msgspec.json.encode(self.record))
+
+    async def _write_tables(self, store: ResultStore, job: FlowJob, rows: list[int]) -> None:
+        """Write the tables of a run whose rows have ended. `rows`: their number, by stage."""
+        stage = 0 if job.plan.group is None else 1
+        out, names = Path(self.record.out), line_names(job)
+        tables = Tables(store, out, job.plan.outputs, stage, rows, names)
+        record = self.record
+        self._written = await tables.write(record.id, record.written, self._on_trouble)
+
+    def _on_trouble(self, line: str | None) -> None:
+        """Note that what is written waits; None: it goes on."""
+        if self.record.results is not None:
+            self._on_note("the database is back" if line is None else f"waiting: {line}")
+        elif line is None:
+            self._on_note("the disk has space again: continuing")
+        else:
+            self._on_note(f"waiting: {line}; free some space, and the run continues")
 
 
 class FlowRun(RecordedRun):
@@ -197,18 +215,13 @@ class FlowRun(RecordedRun):
             end = await self._drive(session, job, pool)
             took_s = before_s + time.monotonic() - driving_since_s
             await asyncio.to_thread(store.settle)
-            is_done, written = end.reason == "done", self.record.written
-            if is_done:
-                stage = 0 if job.plan.group is None else 1
-                out = Path(self.record.out)
-                names = line_names(job)
-                tables = Tables(store, out, job.plan.outputs, stage, intake.read, names)
-                writing = tables.write(self.record.id, written, self._on_trouble)
-                written = await _beside(writing, [self._keep_record(session)])
+            if end.reason == "done":
+                writing = self._write_tables(store, job, intake.read)
+                await _beside(writing, [self._keep_record(session)])
             self._change(
-                state="done" if is_done else "stopped",
+                state="done" if end.reason == "done" else "stopped",
                 detail=ENDINGS[end.reason],
-                written=written,
+                written=self._written,
                 took_s=took_s,
                 waits_for="",
                 fallbacks=session.fallbacks(self._fallbacks_before),
@@ -272,14 +285,6 @@ class FlowRun(RecordedRun):
                 fallbacks=session.fallbacks(self._fallbacks_before),
                 waits_for=self._waits_for(),
             )
-
-    def _on_trouble(self, line: str | None) -> None:
-        if self.record.results is not None:
-            self._on_note("the database is back" if line is None else f"waiting: {line}")
-        elif line is None:
-            self._on_note("the disk has space again: continuing")
-        else:
-            self._on_note(f"waiting: {line}; free some space, and the run continues")
 
 
 def line_names(job: FlowJob) -> Callable[[], Iterator[object]] | None:

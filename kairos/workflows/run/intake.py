@@ -19,7 +19,7 @@ from kairos.workflows.execute.facts import (
     RowsAwaited,
     RowUnreadable,
 )
-from kairos.workflows.run.result_store import ResultStore, Resumed
+from kairos.workflows.run.result_store import NumberedGroup, ResultStore, Resumed
 from kairos.workflows.run.rows import ROW_BYTES, InputRow, InputTable
 
 _CHUNK_ROWS, _CHUNK_BYTES = 64, 4 << 20
@@ -27,7 +27,6 @@ _SLOW_S = 0.2  # a slower read is reported to the executor
 OPEN_BYTES = 64 << 20  # of open rows in total; a single row may have more
 _DIGEST_BYTES = 16
 _NOTHING = Resumed()
-Groups = Callable[[], Iterator[tuple[int, str, list[object] | None]]]  # number, key and items
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -40,14 +39,14 @@ class TableIntake:
         store: ResultStore,
         plan_digest: bytes,
         tell: Callable[[FlowFact], None],
-        groups: Groups | None = None,
+        groups: Callable[[], Iterator[NumberedGroup]] | None = None,
     ) -> None:
         """Prepare to read.
 
         `groups`: yields the groups once all rows have ended; None: all groups.
         """
         self._table, self._store, self._tell = table, store, tell
-        self._groups = groups or self._all_groups
+        self._groups = groups or (lambda: store.groups(self.read[0]))
         self._plan_digest = plan_digest
         self._resumes = not store.is_empty()
         self._open: dict[tuple[int, int], tuple[bytes, int]] = {}
@@ -88,10 +87,6 @@ class TableIntake:
             self._hand_over_group(number, key, items)
         await self._room(1)
         self._tell(GroupsEnded())
-
-    def _all_groups(self) -> Iterator[tuple[int, str, list[object] | None]]:
-        for number, (key, items) in enumerate(self._store.groups(self.read[0])):
-            yield number, key, items
 
     async def _next(self, rows: Iterator[InputRow]) -> list[InputRow]:
         await self._room(0)

@@ -23,6 +23,7 @@ from kairos.workflows.run.result_store import (
     FailedRow,
     Found,
     NoClaims,
+    NumberedGroup,
     Resumed,
     RowOutcome,
 )
@@ -209,16 +210,14 @@ class RunJournal:
         )
         return dict(found.fetchall())
 
-    def groups(
-        self, rows: int, *, part: int = 0, parts: int = 1
-    ) -> Iterator[tuple[str, list[Any] | None]]:
+    def groups(self, rows: int, *, part: int = 0, parts: int = 1) -> Iterator[NumberedGroup]:
         keys = self._reading.execute(
             "SELECT key, sum(length(value)) FROM ends WHERE outcome = 'gathered' AND row < ?"
             " GROUP BY key ORDER BY min(row)",
             (rows,),
         )
-        for key, size in islice(keys, part, None, parts):
-            yield key, None if size > ROW_BYTES else self._items(key, rows)
+        for number, (key, size) in islice(enumerate(keys), part, None, parts):
+            yield number, key, None if size > ROW_BYTES else self._items(key, rows)
 
     def _items(self, key: str, rows: int) -> list[Any]:
         found = self._reading.execute(

@@ -33,6 +33,7 @@ from kairos.workflows.run.result_store import (
     FailedRow,
     Found,
     NoClaims,
+    NumberedGroup,
     Resumed,
     RowOutcome,
 )
@@ -272,12 +273,11 @@ class PostgresResults:
     def outcomes(self, stage: int, rows: int) -> dict[str, int]:
         return dict(self._read(_OUTCOMES, (self._run, stage, rows)))
 
-    def groups(
-        self, rows: int, *, part: int = 0, parts: int = 1
-    ) -> Iterator[tuple[str, list[Any] | None]]:
-        for key, size in islice(self._stream(_GROUPS, (self._run, rows)), part, None, parts):
+    def groups(self, rows: int, *, part: int = 0, parts: int = 1) -> Iterator[NumberedGroup]:
+        found = enumerate(self._stream(_GROUPS, (self._run, rows)))
+        for number, (key, size) in islice(found, part, None, parts):
             name = bytes(key).decode(errors="surrogatepass")
-            yield name, None if size > ROW_BYTES else self._items(key, rows)
+            yield number, name, None if size > ROW_BYTES else self._items(key, rows)
 
     def _items(self, key: bytes, rows: int) -> list[Any]:
         found = self._read(_ITEMS, (self._run, key, rows))

@@ -14,6 +14,7 @@ import msgspec
 
 from kairos.workflows.execute.facts import Known
 
+NumberedGroup = tuple[int, str, list[Any] | None]
 RowOutcome = Literal["written", "failed", "dropped", "gathered"]
 
 
@@ -139,13 +140,12 @@ class ResultStore(Protocol):
     def outcomes(self, stage: int, rows: int) -> dict[str, int]:
         """Return the number of the first `rows` rows by outcome."""
 
-    def groups(
-        self, rows: int, *, part: int = 0, parts: int = 1
-    ) -> Iterator[tuple[str, list[Any] | None]]:
+    def groups(self, rows: int, *, part: int = 0, parts: int = 1) -> Iterator[NumberedGroup]:
         """Yield the groups of the first `rows` rows of stage 0, or every `parts`-th from `part` on.
 
-        Keys are in the order of their smallest row, items in the order of rows. None replaces a
-        group that exceeds the limit of a row. Of skipped groups only the keys are read.
+        A group has its number, its key and its items. Keys are in the order of their smallest row,
+        items in the order of rows. None replaces the items of a group that exceeds the limit of a
+        row. Of skipped groups only the keys are read.
         """
 
     def settle(self) -> None:

@@ -1,43 +1,18 @@
 """Flows in a process that serves clients, if a directory is set for them."""
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kairos.core import SetupError
-from kairos.gateway import Access, Gateway, NamesOf, authorization_of
+from kairos.gateway import Access, Gateway, NamesOf
 from kairos.settings import FlowSettings, Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from kairos.workflows.serve.flows_on import OpenFlows
-
-
-class FlowService(Protocol):
-    def add_to(self, app: "FastAPI") -> None:
-        """Add the routes of flows; call it before the routes that pass requests on are added."""
-
-
-class NoFlowService:
-    """Routes that refuse every request: flows are off."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-
-    def add_to(self, app: "FastAPI") -> None:
-        from fastapi import Request as HttpRequest
-        from fastapi.responses import Response
-
-        from kairos.workflows.serve.records import FlowsOff
-
-        async def refuse(request: HttpRequest) -> Response:
-            await self._access.admitted_caller(authorization_of(request))
-            raise FlowsOff
-
-        for path in ("/v1/flows", "/v1/flows/{rest:path}"):
-            app.api_route(path, methods=["GET", "PUT", "POST", "DELETE"])(refuse)
 
 
 @contextlib.contextmanager
@@ -78,10 +53,22 @@ async def open_flows(settings: Settings) -> AsyncIterator["OpenFlows | None"]:
         yield opened
 
 
-def flows_online(opened: "OpenFlows | None", access: Access, gateway: Gateway) -> FlowService:
-    """Return the routes of flows; from then on the gateway accepts flows as models."""
+def flows_online(
+    opened: "OpenFlows | None", access: Access, gateway: Gateway
+) -> "Callable[[FastAPI], None]":
+    """Return a function that adds the routes of flows; the gateway accepts flows as models.
+
+    Call it before the routes that pass requests on are added.
+    """
     if opened is None:
-        return NoFlowService(access)
+        return partial(_refuse_flows, access)
     from kairos.workflows.serve.flows_on import routes_online
 
-    return routes_online(opened, access, gateway)
+    return routes_online(opened, access, gateway).add_to
+
+
+def _refuse_flows(access: Access, app: "FastAPI") -> None:
+    from kairos.gateway import refuse_routes
+    from kairos.workflows.serve.records import FlowsOff
+
+    refuse_routes(app, access, FlowsOff, ["/v1/flows"], ["GET", "PUT", "POST", "DELETE"])

@@ -80,7 +80,7 @@ def test_a_group_that_is_larger_than_a_row_may_be_is_told_apart(journal):
     journal.end_row(0, 7, "gathered", b"d", "x", key="small")
     journal.settle()
 
-    assert list(journal.groups(9)) == [("large", None), ("small", ["x"])]
+    assert list(journal.groups(9)) == [(0, "large", None), (1, "small", ["x"])]
 
 
 def test_its_files_are_for_its_owner_alone(journal, tmp_path):
