@@ -68,7 +68,10 @@ class _Form:
                     self.filename = filename
             case PartContent(data):
                 if self._name is None:
-                    self._take_content(data)
+                    self.size_bytes += len(data)
+                    if self.size_bytes > self._limit_bytes:
+                        raise FileTooLarge(self._limit_bytes)
+                    self._pending += data
                 else:
                     self._value += data
                     if len(self._value) > _FIELD_BYTES:
@@ -76,12 +79,6 @@ class _Form:
             case PartEnded():
                 if self._name is not None:
                     self.fields[self._name] = self._value.decode("utf-8", "replace")
-
-    def _take_content(self, data: bytes) -> None:
-        self.size_bytes += len(data)
-        if self.size_bytes > self._limit_bytes:
-            raise FileTooLarge(self._limit_bytes)
-        self._pending += data
 
     async def write(self, *, all_of_it: bool = False) -> None:
         """Write the received content, once it is large enough for a thread."""
@@ -109,11 +106,10 @@ async def upload(request: Request, path: Path, limit_bytes: int) -> Uploaded:
             told = _told(form, is_whole=reader.is_whole)
             await form.write(all_of_it=True)
             await asyncio.to_thread(_sync, file)
-    except OSError as error:
+    except BaseException as error:
         _remove(path)
-        raise Unavailable(f"the file cannot be stored: {error.strerror}") from error
-    except BaseException:
-        _remove(path)
+        if isinstance(error, OSError):
+            raise Unavailable(f"the file cannot be stored: {error.strerror}") from error
         raise
     return told
 

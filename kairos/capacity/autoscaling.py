@@ -56,12 +56,8 @@ class ScalingRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 f"least and most: from 1 to {MOST_INSTANCES}, and least no more than most; "
                 f"they are {self.least} and {self.most}"
             )
-        for name, value, top in (
-            ("start_s", self.start_s, LONGEST_S),
-            ("calm_s", self.calm_s, LONGEST_S),
-            ("slack", self.slack, 0.9),
-        ):
-            if not 0 <= value <= top:
+        for name, top in (("start_s", LONGEST_S), ("calm_s", LONGEST_S), ("slack", 0.9)):
+            if not 0 <= (value := getattr(self, name)) <= top:
                 raise SetupError(f"{name} must be from 0 to {top:g}; it is {value:g}")
         if not 0.05 <= self.utilisation <= 1.5:
             raise SetupError(f"utilisation must be from 0.05 to 1.5; it is {self.utilisation:g}")

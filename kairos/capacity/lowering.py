@@ -89,9 +89,8 @@ def lower_application(
 ) -> WorkGraph:
     """Return the graph of an application.
 
-    Args:
-        workflows: each its calls, in the order in which they were made.
-        kv_bytes: of a token in the cache, by agent.
+    `workflows`: each its calls, in the order in which they were made. `kv_bytes`: of a token in the
+    cache, by agent.
     """
     seen: defaultdict[str, _Seen] = defaultdict(_Seen)
     for count, calls in enumerate(workflows, 1):

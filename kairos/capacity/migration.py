@@ -60,10 +60,7 @@ def plan_migration(
 ) -> Migration:
     """Return the steps to the chosen pool.
 
-    Args:
-        question: has an offer with today's devices, too.
-        plan: has the chosen pool.
-        today: counts of instances, by kind.
+    `question` has an offer with today's devices, too. `today`: counts of instances, by kind.
 
     Raises:
         SetupError: today's pool has an instance of a kind that this hardware lacks.

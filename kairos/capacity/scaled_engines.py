@@ -70,9 +70,8 @@ class ScalingFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     every_s: float = 15.0  # between two observations
     ready_s: float = 900.0  # an engine that does not answer by then has failed
     stop_s: float = 600.0  # after this, an engine that cannot be stopped is left to the operator
-    engine: dict[
-        str, Any
-    ] = {}  # what the pool is told of each engine: max_num_seqs, kv_tokens, ...
+    # What the pool is told of each engine: max_num_seqs, kv_tokens, ...
+    engine: dict[str, Any] = {}
     commands: EngineCommands | None = None
     kubernetes: KubernetesEngines | None = None
 
@@ -83,12 +82,8 @@ def read_scaling_file(path: Path) -> ScalingFile:
     found.pool.check()
     if found.commands is not None and found.kubernetes is not None:
         raise SetupError(f"{path}: commands or kubernetes: one of both starts the engines")
-    for name, value in (
-        ("every_s", found.every_s),
-        ("ready_s", found.ready_s),
-        ("stop_s", found.stop_s),
-    ):
-        if not 1 <= value <= 86_400:
+    for name in ("every_s", "ready_s", "stop_s"):
+        if not 1 <= (value := getattr(found, name)) <= 86_400:
             raise SetupError(f"{path}: {name} must be from 1 to 86400; it is {value:g}")
     if found.engine.get("phase") == "prefill":
         raise SetupError(
@@ -149,10 +144,11 @@ class CommandEngines:
 
     def why_failed(self, url: str) -> str | None:
         process = self._processes.get(url)
-        if process is None or process.poll() is None or self._commands.stop is not None:
-            # With a command to stop engines, that which starts them may well have ended.
-            return None if process is None or not process.returncode else _ended(process)
-        return _ended(process)
+        status = None if process is None else process.poll()
+        # With a command to stop engines, that which starts them may well have ended.
+        if status is None or (not status and self._commands.stop is not None):
+            return None
+        return f"its process ended with status {status}"
 
     def stop(self, url: str) -> None:
         process = self._processes.get(url)
@@ -202,10 +198,6 @@ def _spawn(command: list[str], output: Any) -> subprocess.Popen[bytes]:
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-
-
-def _ended(process: subprocess.Popen[bytes]) -> str:
-    return f"its process ended with status {process.returncode}"
 
 
 class StatefulSetEngines:

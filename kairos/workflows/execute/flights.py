@@ -442,14 +442,13 @@ def _note(frame: ValueFrame, slot: int, call: Flight | EarlyResult | EarlyFailur
         frame.row.of.early.calls[frame.node(slot)] = call
 
 
-class _HeldValue:
+class _HeldValue(msgspec.Struct):
     """Held value. `rows`: the rows that still need it."""
 
-    __slots__ = ("operator", "rows", "stays", "wants")
-
-    def __init__(self, operator: Operator, wants: WantsCall, stays: Stays) -> None:
-        self.operator, self.wants, self.stays = operator, wants, stays
-        self.rows: set[OpenRow] = set()
+    operator: Operator
+    wants: WantsCall
+    stays: Stays
+    rows: set[OpenRow] = msgspec.field(default_factory=set)
 
 
 class _HeldValues:

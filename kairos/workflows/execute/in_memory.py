@@ -68,14 +68,10 @@ class FlowInMemory(ABC):
     ) -> None:
         """Prepare the run, which begins at the present instant.
 
-        Args:
-            plan: of the flow.
-            limits: of the executor.
-            table: rows, by their columns.
-            now: returns the time, in µs.
-            call_at: calls back at an instant; callbacks of one instant are called in their order.
-            arrives_at: returns when a row can be read, in µs, later rows no earlier.
-            results: of earlier runs, by signature; the ones of this run are added.
+        `table` yields rows, by their columns. `now` returns the time, in µs. `call_at` calls back
+        at an instant; callbacks of one instant are called in their order. `arrives_at` returns when
+        a row can be read, in µs, later rows no earlier. `results`: of earlier runs, by signature;
+        the ones of this run are added.
         """
         self.executor, self.timeline = Executor(plan, limits), Timeline()
         self.failed: dict[str, str] = {}  # why, by stage and row

@@ -140,9 +140,7 @@ class Partition:
     async def run(self, stage: int, rows: int) -> PartitionEnd:
         """Drive the rows of the partition to their end, or in stage 1 its groups.
 
-        Args:
-            stage: 0 rows, 1 groups.
-            rows: of the whole table, for stage 1.
+        `rows`: of the whole table, for stage 1.
         """
         async with self._store() as (store, claims), self._pool() as (pool, processors):
             await self._coordinator.begin.remote(self._number, store.epoch)

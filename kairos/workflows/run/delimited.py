@@ -45,9 +45,7 @@ class Csv:
     def __init__(self, path: Path, separator: str | None = None) -> None:
         """Read the header.
 
-        Args:
-            path: the file.
-            separator: between values; None: the one in the header, of comma, tab and semicolon.
+        `separator`: between values; None: the one in the header, of comma, tab and semicolon.
 
         Raises:
             InvalidFile: the file cannot be read, or its first record does not name columns.

@@ -46,13 +46,9 @@ class Tables:
     ) -> None:
         """Prepare the tables.
 
-        Args:
-            store: has the results.
-            out: the file of outputs.
-            outputs: its columns.
-            stage: 1 if rows were gathered into groups, else 0.
-            rows: number of rows, by stage.
-            names: yields the names of the input rows, if the flow names them.
+        `outputs`: the columns of `out`. `stage`: 1 if rows were gathered into groups, else 0.
+        `rows`: their number, by stage. `names`: yields the names of the input rows, if the flow
+        names them.
         """
         self._store, self._out, self._outputs = store, out, outputs
         self._stage, self._rows, self._names = stage, rows, names

@@ -72,11 +72,7 @@ def load_table_flow(
 ) -> TableFlow:
     """Read a flow and open its table.
 
-    Args:
-        flow: as in `load_flow`.
-        functions_path: as in `load_flow`.
-        inputs: the table, as `open_table` takes it.
-        passes: of the plan.
+    `inputs`: the table, as `open_table` takes it. `passes`: of the plan.
 
     Raises:
         SetupError: the flow, its functions and the table do not fit together.

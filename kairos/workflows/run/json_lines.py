@@ -29,9 +29,7 @@ class JsonLines:
     def __init__(self, path: Path, *, may_be_list: bool = False) -> None:
         """Read the first rows.
 
-        Args:
-            path: the file.
-            may_be_list: whether a file that begins with `[` is one list, whose items are the rows.
+        `may_be_list`: whether a file that begins with `[` is one list, whose items are the rows.
 
         Raises:
             InvalidFile: the file cannot be read, or no row is an object.

@@ -76,15 +76,8 @@ async def open_pool(
 ) -> AsyncIterator[RunPool]:
     """Yield the pool that a record names, ready to be called.
 
-    Args:
-        record: of the run.
-        environ: holds the key for a Kairos elsewhere.
-        open_engines: opens a Kairos of its own; `log_dir` and `host` are passed to it.
-        log_dir: as in `OpenEngines`.
-        host: as in `OpenEngines`.
-
-    Raises:
-        SetupError: no engine can be used.
+    `environ` holds the key for a Kairos elsewhere. `open_engines` opens a Kairos of its own, with
+    `log_dir` and `host`. Raises SetupError: no engine can be used.
     """
     if record.url is not None:
         async with pool_elsewhere(record, record.url, environ) as pool:

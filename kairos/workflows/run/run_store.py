@@ -66,9 +66,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     plan_digest: str = ""  # of the flow and its functions in the last session
     passes: dict[str, bool] = {}
-    batches: dict[
-        str, int
-    ] = {}  # efficient ones that were measured, by `workflows/compile/batches.py`
+    batches: dict[str, int] = {}  # measured efficient ones, by `workflows/compile/batches.py`
     learnt: FlowProfile | None = None  # of the flow, with `host`: calls are placed by it
     retrieval: RetrievalSettings | None = None  # its processors
     uses_cache: bool = True

@@ -151,10 +151,8 @@ def check_new(path: Path) -> None:
 def new_file(path: Path, part_of: str) -> Iterator[BufferedWriter]:
     """Yield a file that appears at `path`, whole and on disk, when the block ends without error.
 
-    Args:
-        path: of the file.
-        part_of: names the temporary file, so that a retry replaces what a crash left. No other
-            process may write with the same name at the same time.
+    `part_of` names the temporary file, so that a retry replaces what a crash left. No other process
+    may write with the same name at the same time.
 
     Raises:
         SetupError: another file has appeared there. The written file is left next to it.

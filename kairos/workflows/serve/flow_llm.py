@@ -123,17 +123,14 @@ class FlowLLM:
         own = dict(headers)
         request_id, attempt = own.pop(Header.REQUEST_ID), int(own.pop(Header.ATTEMPT, "1"))
         service_class = own.pop(Header.CLASS)
-        if (
-            own[Header.AGENT] == TOUCH_AGENT
-        ):  # a touch is not part of the workflow, or of its budget
+        is_touch = own[Header.AGENT] == TOUCH_AGENT  # no part of the workflow, or of its budget
+        if is_touch:
             del own[Header.WORKFLOW_ID]
         else:
             own[Header.WORKFLOW_ID] = self._workflow_id
         said = {name.lower().encode(): value.encode() for name, value in own.items()}
         told = self._headers.items()
-        said.update(
-            pair for pair in told if own[Header.AGENT] != TOUCH_AGENT or pair[0] not in _BUDGETS
-        )
+        said |= {name: each for name, each in told if not is_touch or name not in _BUDGETS}
         call = InnerCall(
             *(self._name, request_id, attempt, _CHAT, service_class, said.items()),
             msgspec.json.encode(body),
