@@ -164,17 +164,14 @@ def _model(text: str) -> tuple[str, str]:
     return who, name
 
 
-def read_question(
-    options: HardwareOptions, workflows: Sequence[Workflow] | None = None
-) -> HardwareQuestion:
-    """Return the question; `workflows` are from `planned_workflows`, or are read here.
+def read_question(options: HardwareOptions, workflows: Sequence[Workflow]) -> HardwareQuestion:
+    """Return the question; `workflows` are from `planned_workflows`.
 
     Raises:
         SetupError, InvalidFile: what is wrong with an option or a file, and what to do.
     """
     known = load_catalogue(options.catalogue)
     targets = parse_targets(options.targets)
-    workflows = planned_workflows(options) if workflows is None else workflows
     if options.hardware is None:
         devices = tuple(each for each in known.accelerator if each.kind == "accelerator")
     else:

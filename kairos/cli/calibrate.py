@@ -1,6 +1,5 @@
 """`kairos calibrate`: measures engines, and writes the profile that a simulation needs of them."""
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -8,9 +7,9 @@ from typing import Annotated, Literal
 
 import msgspec
 import typer
-import uvloop
 
 from kairos.cli.options import fill_options, with_options
+from kairos.cli.running import run
 from kairos.core import SetupError
 from kairos.settings import default_api_key
 
@@ -82,10 +81,7 @@ def calibrate(given: Calibrate) -> None:
     )
     asked.check()
     _check_writable(given.output)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        found = runner.run(
-            calibrate_engines(asked, lambda line: typer.echo(f"kairos: {line}", err=True))
-        )
+    found = run(calibrate_engines(asked, lambda line: typer.echo(f"kairos: {line}", err=True)))
     output = given.output or Path(f"{found.profile.name}.toml")
     with atomic_write(output) as file:
         file.write(found.to_toml().encode())

@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import uvloop
 
 from kairos.cli import options
 from kairos.cli.options import GATEWAY, ApiKeyEnv
+from kairos.cli.running import run
 from kairos.settings import default_api_key
 
 if TYPE_CHECKING:
@@ -72,14 +72,12 @@ def replay(
         max_context=max_context,
     )
     submissions, _ = offered_workload(asked).of(seed)
-    run = Replay(
+    replaying = Replay(
         url, submissions, model=model, api_key=api_key, stream=stream, time_limit_s=time_limit
     )
     allow_many_connections()
     collect_less_often()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        well = runner.run(_replay(run, as_json=as_json))
-    if not well:
+    if not run(_replay(replaying, as_json=as_json)):
         raise typer.Exit(1)
 
 

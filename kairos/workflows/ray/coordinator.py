@@ -71,13 +71,12 @@ class Coordinator:
             pool.caches_prefixes,
         )
 
-    async def begin(self, partition: int, epoch: int) -> PartShare:
+    async def begin(self, partition: int, epoch: int) -> None:
         """A partition begins, or begins again: what it had claimed is anybody's."""
         self._epochs[partition] = epoch
         self._active.add(partition)
         for signature in [s for s, (p, e) in self._claimed.items() if p == partition and e < epoch]:
             del self._claimed[signature]
-        return self._share()
 
     async def beat(
         self,

@@ -188,9 +188,10 @@ def test_agents_beyond_the_most_are_pooled(tmp_path, monkeypatch):
 
 
 def test_one_thing_is_multiplied(export):
-    asked = module.read_question(
-        module.HardwareOptions(export=export, models=["llama-3-8b"], targets=["p95=20s,ttft=250ms"])
+    options = module.HardwareOptions(
+        export=export, models=["llama-3-8b"], targets=["p95=20s,ttft=250ms"]
     )
+    asked = module.read_question(options, module.planned_workflows(options))
     assert asked.targets.ttft_s == 0.25
     assert module.change_question(asked, "load=2").workflows_per_s == 2 * asked.workflows_per_s
     assert module.change_question(asked, "target=0.5").p95_s == 10
