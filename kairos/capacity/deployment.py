@@ -59,8 +59,7 @@ class _Engines(msgspec.Struct, frozen=True, kw_only=True):
 def deployment_of(answer: HardwareAnswer, form: Deployment) -> str:
     """Return the YAML that deploys the chosen pool.
 
-    Raises:
-        SetupError: the pool cannot be deployed so.
+    Raises SetupError: the pool cannot be deployed so.
     """
     engines = _engines(answer.plan.chosen, answer.asked.offer.devices)
     if form == "compose":

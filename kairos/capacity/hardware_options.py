@@ -67,8 +67,7 @@ class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
 def load_catalogue(own: Path | None = None) -> HardwareCatalogue:
     """Return the catalogue of Kairos, with entries that a file adds or replaces.
 
-    Raises:
-        InvalidFile: the file is not a catalogue; the message says which field is wrong.
+    Raises InvalidFile: the file is not a catalogue; the message says which field is wrong.
     """
     found = HardwareCatalogue()
     for name in _OWN:
@@ -80,8 +79,7 @@ def load_catalogue(own: Path | None = None) -> HardwareCatalogue:
 def read_catalogue(path: Path) -> HardwareCatalogue:
     """Read a catalogue.
 
-    Raises:
-        InvalidFile: it is not a catalogue; the message says which field is wrong.
+    Raises InvalidFile: it is not a catalogue; the message says which field is wrong.
     """
     found = read_toml(path, HardwareCatalogue)
     if problem := found.problem():
@@ -92,8 +90,7 @@ def read_catalogue(path: Path) -> HardwareCatalogue:
 def planned_workflows(options: HardwareOptions) -> list[Workflow]:
     """Return what the hardware is for; each call's `model` is the name in the catalogue.
 
-    Raises:
-        SetupError, InvalidFile: what is wrong with an option or a file, and what to do.
+    Raises SetupError, InvalidFile: what is wrong with an option or a file, and what to do.
     """
     if (options.export is None) == (options.flow is None):
         raise SetupError("say what is to be served: --export FILE, or FLOW --inputs TABLE")
@@ -116,10 +113,8 @@ def with_models(
 
     `texts` have `NAME` for all calls, `WHO=NAME` for calls of an agent (`AGENT` or `APP/AGENT`) or
     of a served model. Where nothing else fits, a call has the model that it asked for, if the
-    catalogue has that (or the end of Hugging Face's name); otherwise the plan's.
-
-    Raises:
-        SetupError: the catalogue has no such model, or no call is WHO's.
+    catalogue has that (or the end of Hugging Face's name); otherwise the plan's. Raises SetupError:
+    the catalogue has no such model, or no call is WHO's.
     """
     names = dict(_model(text) for text in texts)
     if len(names) < len(texts):
@@ -167,8 +162,7 @@ def _model(text: str) -> tuple[str, str]:
 def read_question(options: HardwareOptions, workflows: Sequence[Workflow]) -> HardwareQuestion:
     """Return the question; `workflows` are from `planned_workflows`.
 
-    Raises:
-        SetupError, InvalidFile: what is wrong with an option or a file, and what to do.
+    Raises SetupError, InvalidFile: what is wrong with an option or a file, and what to do.
     """
     known = load_catalogue(options.catalogue)
     targets = parse_targets(options.targets)
@@ -240,8 +234,7 @@ def todays_pool(
 ) -> tuple[HardwareQuestion, dict[str, int]]:
     """Return the pool that there is, as `--from` has it, and a question whose hardware has it.
 
-    Raises:
-        SetupError: the text names no pool, or a device that the catalogue does not have.
+    Raises SetupError: the text names no pool, or a device that the catalogue does not have.
     """
     assert options.today is not None
     known = load_catalogue(options.catalogue)
@@ -295,8 +288,7 @@ def _positive(option: str, value: float | None) -> float | None:
 def busiest_rate(workflows: Sequence[Workflow]) -> float:
     """Return workflows a second in the file's busiest ten minutes, or over all of a shorter file.
 
-    Raises:
-        SetupError: the file does not tell when workflows began.
+    Raises SetupError: the file does not tell when workflows began.
     """
     begins = sorted(
         at / 1000 for each in workflows if (at := each.calls[0].workflow_start_ms) is not None
@@ -365,10 +357,8 @@ def _agent(call: FileCall) -> str:
 def change_question(asked: HardwareQuestion, text: str) -> HardwareQuestion:
     """Return the question with one thing multiplied.
 
-    `text`: `load=2`, `target=0.5`, `price:h100=0.5` or `link=2`.
-
-    Raises:
-        SetupError: that is nothing that can be changed.
+    `text`: `load=2`, `target=0.5`, `price:h100=0.5` or `link=2`. Raises SetupError: that is nothing
+    that can be changed.
     """
     match = re.fullmatch(r"(load|target|link|price:([\w.-]+))=([0-9]{1,6}(?:\.[0-9]{1,6})?)", text)
     if match is None or not float(match[3]):
@@ -411,8 +401,7 @@ class HardwareAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def plan_options(options: HardwareOptions) -> HardwareAnswer:
     """Plan hardware as the options ask for it.
 
-    Raises:
-        SetupError, InvalidFile: an option or a file is wrong; the message says what to do.
+    Raises SetupError, InvalidFile: an option or a file is wrong; the message says what to do.
     """
     workflows = planned_workflows(options)
     asked = read_question(options, workflows)

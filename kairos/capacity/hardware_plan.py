@@ -89,10 +89,8 @@ def plan_hardware(question: HardwareQuestion) -> HardwarePlan:
 
     If being late has a price (`usd_per_s_late`), the choice has the least sum of cost and lateness.
     If no pool meets both limits, it is the one that exceeds them least, as a multiple of the target
-    or the budget.
-
-    Raises:
-        SetupError: no hardware can serve all calls, or too little of it is available.
+    or the budget. Raises SetupError: no hardware can serve all calls, or too little of it is
+    available.
     """
     if question.objective == "tokens":
         return _most_tokens(question)
@@ -124,8 +122,7 @@ def _nothing(question: HardwareQuestion) -> SetupError:
 def question_problem(question: HardwareQuestion) -> tuple[PoolProblem, Mapping[str, str]]:
     """Return the question in the search's terms, and devices that cannot be used, with why.
 
-    Raises:
-        SetupError: no device can serve the calls of some model.
+    Raises SetupError: no device can serve the calls of some model.
     """
     calls = question_calls(question)
     found = instance_kinds(question.offer, calls, question.link)

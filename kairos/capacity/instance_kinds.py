@@ -44,8 +44,7 @@ def instance_kinds(
 ) -> InstanceKinds:
     """Return every layout that serves some of the calls. `link`: of pairs.
 
-    Raises:
-        SetupError: no device can serve the calls of some model; the message says why.
+    Raises SetupError: no device can serve the calls of some model; the message says why.
     """
     check_terms(offer.terms)
     models = {offer.model_of(call.name).name: offer.model_of(call.name) for call in calls}

@@ -60,10 +60,8 @@ def plan_migration(
 ) -> Migration:
     """Return the steps to the chosen pool.
 
-    `question` has an offer with today's devices, too. `today`: counts of instances, by kind.
-
-    Raises:
-        SetupError: today's pool has an instance of a kind that this hardware lacks.
+    `question` has an offer with today's devices, too. `today`: counts of instances, by kind. Raises
+    SetupError: today's pool has an instance of a kind that this hardware lacks.
     """
     problem, _ = question_problem(question)
     kinds = {kind.name: kind for kind in problem.instances}

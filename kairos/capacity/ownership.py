@@ -52,8 +52,7 @@ def payment_per_month(price_usd: float, years: float, interest: float) -> float:
 def hourly_cost(device: Accelerator, terms: Terms) -> HourlyCost:
     """Return the cost on these terms; without a price for them, on the other ones.
 
-    Raises:
-        SetupError: the catalogue has no price for the device, or the terms are invalid.
+    Raises SetupError: the catalogue has no price for the device, or the terms are invalid.
     """
     rented = device.bought is None or (terms.prices == "rented" and device.rented is not None)
     check_terms(terms)

@@ -42,8 +42,7 @@ class SimulatedPool(msgspec.Struct, frozen=True, kw_only=True):
     def instances(self, workflows: Sequence[Workflow]) -> dict[str, EngineProfile]:
         """Return the simulation's instances by id.
 
-        Raises:
-            SetupError: One of them cannot be simulated.
+        Raises SetupError: One of them cannot be simulated.
         """
         longest = max(
             call.prompt_tokens + call.completion_tokens for each in workflows for call in each.calls
@@ -86,10 +85,8 @@ def engine_profile(rates: EngineRates, name: str, max_model_len: int) -> EngineP
     """Return an engine of the model that has these rates.
 
     Stages of a pipeline become one engine with the room of all of them, whose steps are as many
-    times as quick: the throughput is theirs, not the latency. So they are refused.
-
-    Raises:
-        SetupError: the instance has several stages.
+    times as quick: the throughput is theirs, not the latency. So they are refused. Raises
+    SetupError: the instance has several stages.
     """
     if rates.stages > 1:
         raise SetupError(f"{name} is a pipeline, which cannot be simulated: lower --max-devices")
@@ -121,8 +118,7 @@ def simulate_plan(
 ) -> SimulatedTimes:
     """Simulate the chosen pool under its workflows for long enough to be in a steady state.
 
-    Raises:
-        SetupError: the pool has instances that cannot be simulated.
+    Raises SetupError: the pool has instances that cannot be simulated.
     """
     chosen, per_s = plan.chosen, plan.chosen.workflows_per_s
     stays_s = STAYS * chosen.prediction.mean_s
@@ -136,8 +132,7 @@ def simulate_pool(
 ) -> SimulatedTimes:
     """Simulate a number of workflows on the pool, repeating them if needed.
 
-    Raises:
-        SetupError: One of the kinds cannot be simulated.
+    Raises SetupError: One of the kinds cannot be simulated.
     """
     at_us = draw_arrivals("poisson", count, per_s, SEED)
     world = pool_world(pool, workflows, at_us, SEED)

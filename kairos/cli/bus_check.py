@@ -140,10 +140,8 @@ def check_bus(
 ) -> CheckedBus:
     """Read topics to where they end now, and say where a record makes no sense, a line for each.
 
-    With `last`, that many records at the end of each partition are read.
-
-    Raises:
-        SetupError: The cluster cannot be reached, or has no such topic.
+    With `last`, that many records at the end of each partition are read. Raises SetupError: The
+    cluster cannot be reached, or has no such topic.
     """
     checked, complaints = CheckedBus(), RecordReader()
 
@@ -181,8 +179,7 @@ def _records(reader: PlaceReader, topics: Sequence[str], last: int | None) -> It
 def skip_record(cluster: KafkaCluster, where: str, group: str) -> str:
     """Have a group go on behind a record, and return what was done, in words.
 
-    Raises:
-        SetupError: It is not a place, the group is not stopped or is behind it already.
+    Raises SetupError: It is not a place, the group is not stopped or is behind it already.
     """
     found = _WHERE.fullmatch(where)
     if found is None:

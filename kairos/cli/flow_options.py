@@ -103,8 +103,7 @@ def retrieval(
 ) -> "RetrievalSettings | None":
     """Return the settings in these options; None if all are missing.
 
-    Raises:
-        SetupError: An option is invalid.
+    Raises SetupError: An option is invalid.
     """
     from kairos.settings import RetrievalSettings, is_postgres
 

@@ -168,10 +168,8 @@ def create_key(
 ) -> KeySettings:
     """Add a random key to a file, which is created if missing. If `show` raises, nothing changes.
 
-    `now_us` is since the Unix epoch; `expires` a duration (`90d`), a date or an instant.
-
-    Raises:
-        SetupError: The file or an argument is invalid; nothing was changed.
+    `now_us` is since the Unix epoch; `expires` a duration (`90d`), a date or an instant. Raises
+    SetupError: The file or an argument is invalid; nothing was changed.
     """
     now = _instant_of(now_us)
     until = None if expires is None else _until(expires, now)
@@ -190,8 +188,7 @@ def create_key(
 def revoke_key(path: Path, called: str) -> KeySettings:
     """Take a key out of a file; gives the key that it was.
 
-    Raises:
-        SetupError: the file is wrong, or no key is called so; nothing was changed.
+    Raises SetupError: the file is wrong, or no key is called so; nothing was changed.
     """
     with _locked(path) as file:
         keys = read_keys(file)
@@ -212,10 +209,8 @@ def rotate_key(
     """Replace a key by a new one with the same properties; the old one loses its name and expires.
 
     It does so at the end of `grace` (as `expires` of `create_key`), or when it would have anyway.
-    Without `expires` the new key has the old one's lifetime.
-
-    Raises:
-        SetupError: The file or an argument is invalid; nothing was changed.
+    Without `expires` the new key has the old one's lifetime. Raises SetupError: The file or an
+    argument is invalid; nothing was changed.
     """
     now = _instant_of(now_us)
     grace_ends = _until(grace, now, at_once=True)
@@ -279,8 +274,7 @@ def _found(keys: Sequence[KeySettings], called: str, path: Path) -> KeySettings:
 def _until(text: str, now: datetime, *, at_once: bool = False) -> datetime:
     """Return the instant at the end of a duration, or of a date or an instant, in UTC by default.
 
-    Raises:
-        SetupError: The text has another form, or is in the past; now is allowed with `at_once`.
+    Raises SetupError: The text has another form, or is in the past; now is allowed with `at_once`.
     """
     try:
         if duration := re.fullmatch(r"([0-9]{1,9})([smhd])", text):

@@ -94,8 +94,7 @@ def profile(
 def simulated_profile(sample: "FlowSample", engine_profile: str) -> "FlowProfile":
     """Learn a profile from rows on a simulated engine, with generated answers.
 
-    Raises:
-        SetupError: There is no such profile.
+    Raises SetupError: There is no such profile.
     """
     from kairos.simulate import observed_flow, pool_options
 
@@ -107,8 +106,7 @@ def simulated_profile(sample: "FlowSample", engine_profile: str) -> "FlowProfile
 def _check_performers(named: int, models: Collection[str | None]) -> None:
     """Check that one performer is named; a plan without models needs none.
 
-    Raises:
-        SetupError: None is named, or several are.
+    Raises SetupError: None is named, or several are.
     """
     if named != 1 and (named or models):
         raise SetupError(

@@ -144,8 +144,7 @@ def _simulate_flow(given: Simulate, flow: Path) -> None:
 def _log(directory: Path | None) -> "Iterator[FactLog | None]":
     """Yield a log in the directory, or None.
 
-    Raises:
-        SetupError: The directory cannot be used, or has a log already.
+    Raises SetupError: The directory cannot be used, or has a log already.
     """
     if directory is None:
         yield None

@@ -33,9 +33,8 @@ _STANDINGS = {
 def watch(url: str, key: str | None, files: TlsFiles, interval_s: float, *, once: bool) -> None:
     """Show the state until interrupted; once with `once` or without a terminal.
 
-    Raises:
-        SetupError: No Kairos of this version answers; the message quotes the answer.
-            After the first answer, failures are retried.
+    Raises SetupError: No Kairos of this version answers; the message quotes the answer. After the
+    first answer, failures are retried.
     """
     console = Console()
     ask = partial(JsonServer(url, files).read, "/ui/data/now", NowView, key, _WHAT)

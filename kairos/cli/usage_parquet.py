@@ -21,10 +21,8 @@ def write_parquet(path: Path, report: UsageReport, currency: str | None) -> None
     """Write all groups, most service first, without a total.
 
     Columns are the period (UTC, µs), the names as grouped (null: not declared by the calls), and
-    the figures; with prices also `cost` and its `currency`.
-
-    Raises:
-        SetupError: The file cannot be written, or pyarrow is not installed.
+    the figures; with prices also `cost` and its `currency`. Raises SetupError: The file cannot be
+    written, or pyarrow is not installed.
     """
     pyarrow = import_arrow()
     from pyarrow import parquet

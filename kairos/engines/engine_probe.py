@@ -228,8 +228,7 @@ class EngineProbe:
     async def probe(self, fetcher: Fetcher) -> Seen:
         """Probe the engine.
 
-        Raises:
-            NotReady, OSError: It cannot be used now; as TimeoutError, it did not answer in time.
+        Raises NotReady, OSError: It cannot be used now; as TimeoutError, it did not answer in time.
         """
         status, _ = await self._get(fetcher, "/health")
         if status not in (200, 404):  # engines without the route are judged by /v1/models alone

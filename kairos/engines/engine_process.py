@@ -75,8 +75,7 @@ class EngineProcess:
     async def url(self, limit_s: float) -> str:
         """Return the engine's URL once it serves.
 
-        Raises:
-            SetupError: It ended, or has not become ready in time.
+        Raises SetupError: It ended, or has not become ready in time.
         """
         try:
             async with asyncio.timeout(limit_s):

@@ -137,8 +137,7 @@ class Fleet:
     def add(self, engine: EngineSettings) -> InstanceView:
         """Add an instance. A draining one is used again, as described now.
 
-        Raises:
-            InstanceExists, TooManyInstances, KeyNotNamed, TlsFilesNotNamed: Nothing has changed.
+        Raises InstanceExists, TooManyInstances, KeyNotNamed, TlsFilesNotNamed: Nothing has changed.
         """
         if engine.id in self._engines and engine.id not in self._draining:
             raise InstanceExists(engine.id)
@@ -157,8 +156,7 @@ class Fleet:
     def drain(self, instance_id: str) -> InstanceView:
         """Drain an instance: it gets no more calls, and is removed after its last one.
 
-        Raises:
-            InstanceNotFound: It does not exist.
+        Raises InstanceNotFound: It does not exist.
         """
         if instance_id not in self._engines:
             raise InstanceNotFound(instance_id)

@@ -25,10 +25,8 @@ ERRORS_ONLY = 1
 def installed_model() -> Path:
     """Return the model file inside its package.
 
-    The package is located but not imported, since its dependencies are not installed.
-
-    Raises:
-        SetupError: The package is not installed.
+    The package is located but not imported, since its dependencies are not installed. Raises
+    SetupError: The package is not installed.
     """
     spec = importlib.util.find_spec(MODEL_PACKAGE)
     for folder in (spec.submodule_search_locations if spec else None) or ():
@@ -44,8 +42,7 @@ def installed_model() -> Path:
 def serve(options: argparse.Namespace) -> None:
     """Serve until killed or interrupted. For the options see `main`.
 
-    Raises:
-        SetupError: llama.cpp is not installed, or cannot load the model or use the port.
+    Raises SetupError: llama.cpp is not installed, or cannot load the model or use the port.
     """
     model: Path = options.model or installed_model()
     try:

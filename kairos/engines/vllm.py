@@ -58,8 +58,7 @@ _COMPLAINTS = 3  # the first say why; those that follow, what came of it
 def installed_python() -> Path:
     """Return the interpreter of the virtual environment that has vLLM.
 
-    Raises:
-        SetupError: The environment does not exist.
+    Raises SetupError: The environment does not exist.
     """
     given = os.environ.get(VARIABLE)
     environment = Path(given) if given else INSTALLED
@@ -76,10 +75,8 @@ def serve(ours: argparse.Namespace, options: Sequence[str]) -> NoReturn:
     """Serve until killed or interrupted: with our options, see `main`, and further ones of vLLM.
 
     Without a GPU it uses one core only: threads of engines that wait for each other's cores cost
-    more than they bring.
-
-    Raises:
-        SetupError: The model, GPU or vLLM is missing, or vLLM ended; the message has its errors.
+    more than they bring. Raises SetupError: The model, GPU or vLLM is missing, or vLLM ended; the
+    message has its errors.
     """
     python = installed_python()
     for_cpu = CPU_DEFAULTS if has_avx512() else (*CPU_DEFAULTS, *FLOAT32)
@@ -114,8 +111,7 @@ def serve(ours: argparse.Namespace, options: Sequence[str]) -> NoReturn:
 def _model(name: str, scratch: Path, python: Path) -> tuple[Path, tuple[str, ...]]:
     """Return the model's directory, and vLLM's options for its weights.
 
-    Raises:
-        SetupError: The model does not exist.
+    Raises SetupError: The model does not exist.
     """
     made = scratch / name
     if name == "minilm":
@@ -203,10 +199,8 @@ def _is_healthy(port: int) -> bool:
 def _free_port(wanted: int | None) -> int:
     """Return the wanted port, or a free one below the range of outgoing connections.
 
-    So no connection takes it in the seconds until vLLM does.
-
-    Raises:
-        SetupError: Another program uses the wanted port.
+    So no connection takes it in the seconds until vLLM does. Raises SetupError: Another program
+    uses the wanted port.
     """
     while True:
         port = wanted or random.randrange(15_000, 32_000)  # noqa: S311 (no secret)

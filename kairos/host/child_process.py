@@ -32,11 +32,9 @@ async def start_child(
 ) -> Process:
     """Start a program on any event loop, as `asyncio.create_subprocess_exec` does.
 
-    `options` go to `subprocess.Popen`; a `preexec_fn` would be Python in the child. `limit`:
-    bytes of the longest line that `readline` returns.
-
-    Raises:
-        OSError: The program does not exist, or cannot be run.
+    `options` go to `subprocess.Popen`; a `preexec_fn` would be Python in the child. `limit`: bytes
+    of the longest line that `readline` returns. Raises OSError: The program does not exist, or
+    cannot be run.
     """
     loop = asyncio.get_running_loop()
     protocol = SubprocessStreamProtocol(limit=limit, loop=loop)

@@ -35,9 +35,8 @@ UNREADABLE = (OSError, EOFError, zlib.error, ValueError)
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield line numbers from 1, and the lines of a file, without blank lines.
 
-    Raises:
-        InvalidFile: The file cannot be read to its end, a line is longer than `MAX_LINE_BYTES`, or
-            there are more than `MAX_LINES`.
+    Raises InvalidFile: The file cannot be read to its end, a line is longer than `MAX_LINE_BYTES`,
+    or there are more than `MAX_LINES`.
     """
     number = 0
     try:
@@ -58,8 +57,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def read_chunks(path: Path) -> Iterator[bytes]:
     """Yield the content of a file in chunks, so that a caller can stop where it is too long.
 
-    Raises:
-        InvalidFile: The file cannot be read to its end.
+    Raises InvalidFile: The file cannot be read to its end.
     """
     try:
         with open_content(path) as (file, _):
@@ -73,10 +71,8 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 def open_content(path: Path) -> Iterator[tuple[BufferedIOBase, Callable[[], int]]]:
     """Yield the file's content, decompressed if it starts with gzip's magic bytes.
 
-    Also yield a function that returns how many of the file's own bytes were read.
-
-    Raises:
-        OSError: It is not a regular file, or cannot be opened.
+    Also yield a function that returns how many of the file's own bytes were read. Raises OSError:
+    It is not a regular file, or cannot be opened.
     """
     # Files are read more than once, which a pipe cannot be; and one that nobody writes to blocks.
     if not stat.S_ISREG(path.stat().st_mode):
@@ -90,10 +86,8 @@ def open_content(path: Path) -> Iterator[tuple[BufferedIOBase, Callable[[], int]
 def atomic_write(path: Path, *, mode: int = 0o666) -> Iterator[BufferedWriter]:
     """Yield a file that replaces `path` when the block ends; if the block raises, nothing changes.
 
-    Its permissions are `mode`, less the process's umask.
-
-    Raises:
-        SetupError: The file cannot be written there.
+    Its permissions are `mode`, less the process's umask. Raises SetupError: The file cannot be
+    written there.
     """
     part = path.with_name(f".{path.name}.{uuid4().hex}.part")
     try:
@@ -133,8 +127,7 @@ def try_lock(path: Path) -> Iterator[bool]:
 def read_toml(path: Path, kind: type[T]) -> T:
     """Return the content of a TOML file as a struct that forbids unknown fields.
 
-    Raises:
-        InvalidFile: The content is invalid; for an unknown key the message lists the known ones.
+    Raises InvalidFile: The content is invalid; for an unknown key the message lists the known ones.
     """
     chunks = [*islice(read_chunks(path), MAX_CHUNKS + 1)]
     if len(chunks) > MAX_CHUNKS:

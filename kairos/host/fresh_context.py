@@ -32,8 +32,7 @@ class FreshContext:
     ) -> None:
         """Create it. `name` appears in the log; for `make` see `settings/tls.py`.
 
-        Raises:
-            SetupError: A file cannot be used.
+        Raises SetupError: A file cannot be used.
         """
         self._name, self._files, self._make, self._now_s = name, files, make, now_s
         self._stamps = _stamps(files)

@@ -128,8 +128,7 @@ class GroupCommit:
     def add(self, statement: str, *parameters: Any) -> None:
         """Add a change.
 
-        Raises:
-            sqlite3.Error: An earlier change failed, other than by a full disk.
+        Raises sqlite3.Error: An earlier change failed, other than by a full disk.
         """
         self.check()
         self.added += 1
@@ -139,8 +138,7 @@ class GroupCommit:
     def settle(self) -> None:
         """Block until all changes added so far are committed.
 
-        Raises:
-            sqlite3.Error: A change failed, other than by a full disk.
+        Raises sqlite3.Error: A change failed, other than by a full disk.
         """
         settled = threading.Event()
         self._changes.hurry(settled)
@@ -152,8 +150,7 @@ class GroupCommit:
     def check(self) -> None:
         """Check that the writer works.
 
-        Raises:
-            sqlite3.Error: A change failed, other than by a full disk. Nothing more is written.
+        Raises sqlite3.Error: A change failed, other than by a full disk. Nothing more is written.
         """
         if self._broken is not None:
             raise self._broken

@@ -34,9 +34,8 @@ class JsonServer:
     def __init__(self, url: str, files: TlsFiles, timeout_s: float = _TIMEOUT_S) -> None:
         """Create it. Without `files.ca` an https server is checked by the system's authorities.
 
-        Raises:
-            SetupError: The URL is malformed or has a password, a file cannot be used, or files are
-                given for a URL without TLS.
+        Raises SetupError: The URL is malformed or has a password, a file cannot be used, or files
+        are given for a URL without TLS.
         """
         if not is_http_url(url) or "@" in url:
             raise SetupError(f"'{url}' is not a URL like http://127.0.0.1:8001")
@@ -55,9 +54,8 @@ class JsonServer:
     ) -> Any:
         """Return the answer's JSON.
 
-        Raises:
-            SetupError: The answer is missing in time, has a status other than `good`, or is not
-                JSON; the message quotes it, without the token.
+        Raises SetupError: The answer is missing in time, has a status other than `good`, or is not
+        JSON; the message quotes it, without the token.
         """
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         content = None
@@ -83,8 +81,7 @@ class JsonServer:
     def check_health(self) -> str:
         """Request the URL, or its /health if it has no path. Return a message for the operator.
 
-        Raises:
-            SetupError: It does not answer 200 in time; the message says what it does.
+        Raises SetupError: It does not answer 200 in time; the message says what it does.
         """
         status, said = self._send("GET", "" if self.path else "/health", None, {})
         if status != 200:

@@ -17,10 +17,8 @@ _AGAIN_S = 0.005
 def connect_sqlite(path: Path) -> sqlite3.Connection:
     """Open a database with a write-ahead log, whose files are private to this user.
 
-    Any thread may use it, but only one at a time.
-
-    Raises:
-        sqlite3.Error: The file is not a database, or cannot be opened.
+    Any thread may use it, but only one at a time. Raises sqlite3.Error: The file is not a database,
+    or cannot be opened.
     """
     path.touch(mode=0o600)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

@@ -385,8 +385,7 @@ def _check_places(settings: Settings) -> None:
 def default_api_key(variable: str | None, environ: Mapping[str, str]) -> str | None:
     """Return the key in a variable of the environment; None without a variable.
 
-    Raises:
-        SetupError: The variable is not set, or empty.
+    Raises SetupError: The variable is not set, or empty.
     """
     if variable is None:
         return None

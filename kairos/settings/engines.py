@@ -90,8 +90,7 @@ def parse_engine(text: str) -> EngineSettings:
 def check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
     """Check an engine's settings.
 
-    Raises:
-        SetupError: A value is invalid; the message names it and the valid ones.
+    Raises SetupError: A value is invalid; the message names it and the valid ones.
     """
     if not is_http_url(engine.url):
         shown = _without_user(engine.url)[:200]
@@ -135,8 +134,7 @@ def check_engine_files(engine: EngineSettings) -> None:
 def check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, str]) -> None:
     """Check all engines.
 
-    Raises:
-        SetupError: There are too many, one is invalid, or one is named twice.
+    Raises SetupError: There are too many, one is invalid, or one is named twice.
     """
     if len(engines) > MAX_ENGINES:
         raise SetupError(f"{len(engines)} engines are too many: at most {MAX_ENGINES}")

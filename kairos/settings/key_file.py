@@ -23,8 +23,7 @@ class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_keys(path: Path) -> tuple[KeySettings, ...]:
     """Return the keys of a file, after checking them.
 
-    Raises:
-        InvalidFile: It does not exist, others can write it, or a key in it is invalid.
+    Raises InvalidFile: It does not exist, others can write it, or a key in it is invalid.
     """
     try:
         mode = path.stat().st_mode

@@ -72,8 +72,7 @@ class RetrievalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def check_keys(self, environ: Mapping[str, str]) -> None:
         """Check that the keys of engines are in the environment.
 
-        Raises:
-            SetupError: A variable is not set.
+        Raises SetupError: A variable is not set.
         """
         for engine in (*self.embedding_engines, *self.ranking_engines):
             if engine.api_key_env is not None and not environ.get(engine.api_key_env):
@@ -83,8 +82,7 @@ class RetrievalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 def parse_engine_of(name: str, text: str) -> ProcessorEngine:
     """Parse an engine. `name` is the setting's name in messages.
 
-    Raises:
-        ValueError: The text has another form.
+    Raises ValueError: The text has another form.
     """
     url, *options = text.split(",")
     read = [_OPTION.fullmatch(option) for option in options]

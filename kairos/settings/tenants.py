@@ -105,8 +105,7 @@ def check_quotas(
 ) -> None:
     """Check the quotas; `keys_change` as in `check_tenants`.
 
-    Raises:
-        SetupError: A quota has no key, is given twice, or limits nothing.
+    Raises SetupError: A quota has no key, is given twice, or limits nothing.
     """
     known = {key.tenant for key in keys}
     named = {(key.tenant, key.name) for key in keys if key.name is not None}
@@ -162,8 +161,7 @@ def check_size(
 ) -> None:
     """Check the size of the entitlements.
 
-    Raises:
-        SetupError: As one fact of the log they would be too large for the bus.
+    Raises SetupError: As one fact of the log they would be too large for the bus.
     """
     size = len(msgspec.json.encode(tenant_entitlements(tenants, service_classes, quotas)))
     if size > ENTITLEMENTS_BYTES:
@@ -176,8 +174,7 @@ def check_size(
 def check_classes(given: tuple[ServiceClassSettings, ...], keys: tuple[KeySettings, ...]) -> None:
     """Check the classes of service.
 
-    Raises:
-        SetupError: A class is invalid, or a key names an unknown one.
+    Raises SetupError: A class is invalid, or a key names an unknown one.
     """
     names = [each.name for each in given]
     for each in given:
@@ -245,8 +242,7 @@ def part_of_quota(quota: Quota, part: Fraction) -> Quota:
 def check_keys(keys: tuple[KeySettings, ...], path: str | None = None) -> None:
     """Check the keys. `path` is their file.
 
-    Raises:
-        SetupError: A key is invalid, or a key or its name is given twice.
+    Raises SetupError: A key is invalid, or a key or its name is given twice.
     """
     tenant_of: dict[str, str] = {}
     names: set[str] = set()
@@ -333,8 +329,7 @@ def _check_weight(whose: str, weight: float) -> None:
 def check_entitlements(entitlements: Entitlements) -> None:
     """Check entitlements from another process by the limits of settings.
 
-    Raises:
-        InvalidRequest: No settings have such values, and arithmetic on them may fail.
+    Raises InvalidRequest: No settings have such values, and arithmetic on them may fail.
     """
     for tenant, share in (entitlements.weights or {}).items():
         if not _is_weight(share.weight) or len(tenant) > _MOST_CHARACTERS:

@@ -37,8 +37,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 def check_pair(files: TlsFiles, names: Mapping[str, str], of: str = "") -> None:
     """Check that certificate and key are given together. `of` is a prefix of the message.
 
-    Raises:
-        SetupError: One of them is missing.
+    Raises SetupError: One of them is missing.
     """
     for given, other in (("certificate", "key"), ("key", "certificate")):
         if getattr(files, given) and not getattr(files, other):
@@ -48,8 +47,7 @@ def check_pair(files: TlsFiles, names: Mapping[str, str], of: str = "") -> None:
 def check_port_files(files: TlsFiles, operators_ca: str | None) -> None:
     """Check the files of a service's ports.
 
-    Raises:
-        SetupError: A file cannot be used; the message says which, and what to do.
+    Raises SetupError: A file cannot be used; the message says which, and what to do.
     """
     check_pair(files, OF_A_PORT)
     if files.certificate is None:
@@ -65,8 +63,7 @@ def check_port_files(files: TlsFiles, operators_ca: str | None) -> None:
 def server_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the TLS context for incoming connections.
 
-    Raises:
-        SetupError: A file cannot be used; the message says which, and what to do.
+    Raises SetupError: A file cannot be used; the message says which, and what to do.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -82,8 +79,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 def client_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the TLS context for outgoing connections; the server's certificate is always checked.
 
-    Raises:
-        SetupError: As in `server_context`.
+    Raises SetupError: As in `server_context`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which checks both
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -33,10 +33,8 @@ async def start_engines(
 
     `options` are further arguments of the engine's module, such as `--model mid`; vLLM's own too.
     `on_progress` receives a message whenever an engine starts or is ready, `on_failure` when a
-    ready one has ended; the others continue.
-
-    Raises:
-        SetupError: An engine ended or hung while starting; the message has its last output.
+    ready one has ended; the others continue. Raises SetupError: An engine ended or hung while
+    starting; the message has its last output.
     """
     children: list[EngineProcess] = []
     try:

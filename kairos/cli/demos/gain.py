@@ -50,10 +50,8 @@ def simulated_gain(
     """Compare two orders on the model of the demo's engines. Takes some seconds of CPU time.
 
     Each order has `instances` engines. `rate_per_s` is the mean rate of tasks. `on_progress`
-    receives a message after each second of virtual time.
-
-    Raises:
-        SetupError: An order, a placement or an arrival process is unknown.
+    receives a message after each second of virtual time. Raises SetupError: An order, a placement
+    or an arrival process is unknown.
     """
     first, second = policies
     asked = SimulationOptions(

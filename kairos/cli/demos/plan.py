@@ -28,8 +28,7 @@ class DemoSubmission(msgspec.Struct, frozen=True, kw_only=True):
 def plan_submissions(options: Options, at_us: Sequence[int]) -> list[DemoSubmission]:
     """Return tasks of the applications by weight, shuffled, and their inputs in the seed's order.
 
-    Raises:
-        SetupError: An application is unknown, or this is not a checkout.
+    Raises SetupError: An application is unknown, or this is not a checkout.
     """
     for app in options.apps:
         if app not in WEIGHTS:

@@ -165,10 +165,8 @@ async def started(
     """Start Kairos with engines: started here if `kind` is given, else from the settings.
 
     `seed` determines the replies of stand-ins: the same seed gives the same replies to the same
-    prompts. On a bus the run is a pool of its own, separate from all others.
-
-    Raises:
-        SetupError: An engine did not start, or does not answer.
+    prompts. On a bus the run is a pool of its own, separate from all others. Raises SetupError: An
+    engine did not start, or does not answer.
     """
     if kind is not None:
         options = ENGINE_OPTIONS[kind] + (("--seed", str(seed)) if kind == "sim" else ())

@@ -61,8 +61,7 @@ def refuse_routes(
 def number_of(request: Request, name: str, usual: int, least: int, most: int) -> int:
     """Return a number from the query, or `usual` if it is missing.
 
-    Raises:
-        InvalidRequest: The number is malformed or out of range.
+    Raises InvalidRequest: The number is malformed or out of range.
     """
     text = request.query_params.get(name, str(usual))
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1

@@ -315,8 +315,7 @@ class GatewayCall:
     ) -> Request:
         """Return the call's request.
 
-        Raises:
-            KairosError: A header is invalid, or the caller may not use the class of service.
+        Raises KairosError: A header is invalid, or the caller may not use the class of service.
         """
         headers, request_id = self._asked.headers, self._response.request_id
         classes = self._gateway.classes

@@ -60,8 +60,7 @@ class Unfetched(Exception):
 def signing_keys(document: bytes) -> tuple[SigningKey, ...]:
     """Return the keys of a set with which signatures can be verified; others are skipped.
 
-    Raises:
-        Unfetched: The document is not a key set, or has no usable key.
+    Raises Unfetched: The document is not a key set, or has no usable key.
     """
     try:
         told = msgspec.json.decode(document)
@@ -226,8 +225,7 @@ def _names(keys: Iterable[SigningKey]) -> set[tuple[str | None, str, str | None,
 def _jwks_url(document: bytes, issuer: str) -> str:
     """Return the URL of the keys from a document of OpenID Connect Discovery 1.0 (section 3).
 
-    Raises:
-        Unfetched: The document is invalid or of another issuer, or its URL is not safe.
+    Raises Unfetched: The document is invalid or of another issuer, or its URL is not safe.
     """
     try:
         told = msgspec.json.decode(document)

@@ -77,8 +77,7 @@ def _check_origin(request: Request) -> None:
 async def read_engine(request: Request) -> EngineSettings:
     """Parse an engine's settings.
 
-    Raises:
-        InvalidRequest: The body does not describe a usable engine.
+    Raises InvalidRequest: The body does not describe a usable engine.
     """
     otherwise = "the body is not an engine"
     engine = await json_body(request, EngineSettings, _LIMIT_BYTES, otherwise)

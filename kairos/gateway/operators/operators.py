@@ -150,12 +150,10 @@ def _check_origin(scope: Scope) -> None:
     """Check that Kairos's own page sent the request.
 
     A browser states the page's origin, which no page can forge, and a page cannot choose the Host
-    that Kairos is addressed by (`cors.py`). A form cannot send JSON, and a script of another
-    origin cannot send it without a preflight, which is not answered here. Behind a proxy that
-    terminates TLS the page's scheme is https, and the request's is not.
-
-    Raises:
-        OtherOrigin: Another page, or no page, sent the request.
+    that Kairos is addressed by (`cors.py`). A form cannot send JSON, and a script of another origin
+    cannot send it without a preflight, which is not answered here. Behind a proxy that terminates
+    TLS the page's scheme is https, and the request's is not. Raises OtherOrigin: Another page, or
+    no page, sent the request.
     """
     origin = urlsplit(_header(scope, b"origin") or "")
     hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]

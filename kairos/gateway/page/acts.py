@@ -105,8 +105,7 @@ class Acts:
     def check(self, caller: Caller, *, engines: bool = False) -> None:
         """Check that the user may act, or change `engines`.
 
-        Raises:
-            CannotAct: The user may not; the text says why.
+        Raises CannotAct: The user may not; the text says why.
         """
         why_not = self._why_not(caller)
         if why_not is None and engines and not self._changes_engines:
@@ -120,8 +119,7 @@ class Acts:
     def cancel(self, named: NamedWorkflow) -> None:
         """Cancel a workflow.
 
-        Raises:
-            WorkflowNotFound: No workflow with this id is known here, or can exist.
+        Raises WorkflowNotFound: No workflow with this id is known here, or can exist.
         """
         if not _IDENTIFIER.match(named.id) or len(named.tenant) > _TENANT:
             raise WorkflowNotFound(named.id)

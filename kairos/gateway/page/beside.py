@@ -48,8 +48,7 @@ class Beside:
     async def run(self, *arguments: str, tell: Callable[[float], None] = lambda _: None) -> bytes:
         """Return the output of `kairos ARGUMENTS`. `tell` receives numbers from its stderr.
 
-        Raises:
-            NotWorkedOut: The command failed; the text says why.
+        Raises NotWorkedOut: The command failed; the text says why.
         """
         try:
             async with asyncio.timeout(self._limit_s), self._child(arguments) as process:

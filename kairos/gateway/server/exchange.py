@@ -232,8 +232,7 @@ class Exchange:
 def _checked(lines: list[bytes]) -> bytes:
     """Return the head that the lines make.
 
-    Raises:
-        UnsafeHeader: A line contains a line break or a control character.
+    Raises UnsafeHeader: A line contains a line break or a control character.
     """
     head = b"".join(lines)
     if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):

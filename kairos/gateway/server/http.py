@@ -41,8 +41,7 @@ class PortTls:
     ) -> None:
         """Load the files. `name` is the port's name in the log.
 
-        Raises:
-            SetupError: A file cannot be used.
+        Raises SetupError: A file cannot be used.
         """
         self._name, self._now_s = name, now_s
         self._fresh = FreshContext(name, files, server_context, now_s)
