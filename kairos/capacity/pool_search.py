@@ -209,10 +209,7 @@ class _Search:
         return best.found
 
     def _served(
-        self,
-        blocks: tuple[_Block, _Block],
-        kinds: Sequence[InstanceKind],
-        devices: Sequence[str],
+        self, blocks: tuple[_Block, _Block], kinds: Sequence[InstanceKind], devices: Sequence[str]
     ) -> Iterator[tuple[list[FoundPool], list[FoundPool]]]:
         """Yield pools for two blocks.
 
@@ -464,7 +461,7 @@ class _Search:
                 )
                 for number_a, one in enumerate(ours)
                 for number_b, other in enumerate(theirs)
-            ),
+            )
         )
         best = _Front()
         for prices, bound, number_a, number_b in pairs:
@@ -617,10 +614,7 @@ UNBOUNDED = 10**7  # instances: as good as no load
 
 
 def _neighbours(
-    one: FoundPool,
-    kinds: Mapping[str, InstanceKind],
-    predictor: Predictor,
-    limits: SearchLimits,
+    one: FoundPool, kinds: Mapping[str, InstanceKind], predictor: Predictor, limits: SearchLimits
 ) -> Iterator[tuple[dict[str, int], Routes]]:
     """Yield pools that differ in one property."""
     for name, count in one.counts.items():

@@ -179,13 +179,7 @@ def submit(
 
     try:
         submitting = submit_tasks(
-            application,
-            values,
-            cluster,
-            show,
-            msg_id=msg_id,
-            deadline_s=deadline,
-            wait_s=wait,
+            application, values, cluster, show, msg_id=msg_id, deadline_s=deadline, wait_s=wait
         )
         missing = run_loop(_until_told(submitting))
     except asyncio.CancelledError:

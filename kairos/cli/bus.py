@@ -17,8 +17,7 @@ app = typer.Typer(help="Topics of Kafka: find records that make no sense, and pa
 
 _Bus = Annotated[str | None, typer.Option(help=BUS_HELP)]
 _Config = Annotated[
-    Path | None,
-    typer.Option("--config", help="TOML file with bus and \\[kafka] (TLS, SASL)."),
+    Path | None, typer.Option("--config", help="TOML file with bus and \\[kafka] (TLS, SASL).")
 ]
 
 
@@ -28,8 +27,7 @@ def bus_check(
         list[str] | None, typer.Option(help="Only this topic; repeat. Without: all five.")
     ] = None,
     last: Annotated[
-        int | None,
-        typer.Option(min=1, help="Records at the end of each partition; without: all."),
+        int | None, typer.Option(min=1, help="Records at the end of each partition; without: all.")
     ] = None,
     bus: _Bus = None,
     config_file: _Config = None,

@@ -27,10 +27,7 @@ class EngineProcess:
     """An engine process, and the reader of its output: a full pipe would block it."""
 
     def __init__(
-        self,
-        name: str,
-        process: asyncio.subprocess.Process,
-        on_failure: Callable[[str], None],
+        self, name: str, process: asyncio.subprocess.Process, on_failure: Callable[[str], None]
     ) -> None:
         self.name = name
         self._process = process

@@ -239,10 +239,4 @@ def upstream_of(engine: EngineSettings) -> Upstream:
     key = os.environ[engine.api_key_env] if engine.api_key_env else None
     base_url = engine.url.rstrip("/").removesuffix("/v1")
     # The settings' `priority` is vLLM's: of the others none takes it from a header.
-    return Upstream(
-        engine.id,
-        base_url,
-        key,
-        priority_header=VLLM.priority_header,
-        tls=engine.tls,
-    )
+    return Upstream(engine.id, base_url, key, priority_header=VLLM.priority_header, tls=engine.tls)

@@ -214,9 +214,7 @@ def _free_port(wanted: int | None) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m kairos.engines.vllm",
-        allow_abbrev=False,
-        epilog="Other options are vLLM's.",
+        prog="python -m kairos.engines.vllm", allow_abbrev=False, epilog="Other options are vLLM's."
     )
     parser.add_argument(
         "--model",

@@ -174,12 +174,7 @@ class GatewayCall:
     )
 
     def __init__(
-        self,
-        gateway: Gateway,
-        exchange: Asking,
-        asked: Asked,
-        raw_path: bytes,
-        names: Route,
+        self, gateway: Gateway, exchange: Asking, asked: Asked, raw_path: bytes, names: Route
     ) -> None:
         self._gateway, self._exchange, self._asked = gateway, exchange, asked
         self._raw_path, self._names = raw_path, names

@@ -75,11 +75,7 @@ class SignedTokens:
     """Verification of one issuer's tokens."""
 
     def __init__(
-        self,
-        oidc: OidcSettings,
-        keys: IssuerKeys,
-        classes: Collection[str],
-        now: Callable[[], int],
+        self, oidc: OidcSettings, keys: IssuerKeys, classes: Collection[str], now: Callable[[], int]
     ) -> None:
         """Create it.
 

@@ -23,11 +23,7 @@ from kairos.core import (
     most_waiting_s,
 )
 from kairos.engines import Fleet, Monitor
-from kairos.gateway.api.fastapi_parts import (
-    answer_errors_as_openai_does,
-    json_body,
-    json_response,
-)
+from kairos.gateway.api.fastapi_parts import answer_errors_as_openai_does, json_body, json_response
 from kairos.gateway.operators.operators import Decides, OperatedBrain
 from kairos.settings import EngineSettings, check_engine
 

@@ -13,14 +13,7 @@ from math import isnan, nan
 
 import msgspec
 
-from kairos.core import (
-    SECOND,
-    AgentKey,
-    AgentStatus,
-    KairosError,
-    Orchestrator,
-    WorkEstimates,
-)
+from kairos.core import SECOND, AgentKey, AgentStatus, KairosError, Orchestrator, WorkEstimates
 from kairos.observe import AgentsView, agents_view
 
 AGENTS_PAGE = 50

@@ -106,11 +106,7 @@ class Now:
     """Reader of this process's state. It changes nothing."""
 
     def __init__(
-        self,
-        brain: Decides,
-        fleet: Fleet,
-        telemetry: Telemetry,
-        orchestrator: Orchestrator | None,
+        self, brain: Decides, fleet: Fleet, telemetry: Telemetry, orchestrator: Orchestrator | None
     ) -> None:
         """Create it. `orchestrator`: None where another process follows the workflows."""
         self._brain, self._fleet, self._telemetry = brain, fleet, telemetry

@@ -11,12 +11,7 @@ from ipaddress import IPv6Address
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from kairos.core import (
-    LONE_TENANT_SHARE,
-    KairosError,
-    ShareUsed,
-    is_within_share,
-)
+from kairos.core import LONE_TENANT_SHARE, KairosError, ShareUsed, is_within_share
 from kairos.gateway.server.exchange import STATUS_LINE
 from kairos.gateway.server.openai_errors import whole_error
 from kairos.host import most_files

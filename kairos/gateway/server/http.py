@@ -145,8 +145,7 @@ class HttpServer:
 
 @contextlib.asynccontextmanager
 async def serving_ports(
-    servers: Mapping[socket.socket, HttpServer],
-    background: Iterable[Coroutine[None, None, None]],
+    servers: Mapping[socket.socket, HttpServer], background: Iterable[Coroutine[None, None, None]]
 ) -> AsyncIterator[None]:
     """Run servers and background tasks during the block. An error in any of them ends the block."""
     try:
