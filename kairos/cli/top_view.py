@@ -16,7 +16,6 @@ from kairos.gateway import InstanceNow, NowView
 from kairos.host import JsonServer
 from kairos.settings import TlsFiles
 
-_WHAT = "the operators' port of a Kairos of this version"
 _WIDTH = 140  # where there is no terminal
 
 _BAR = 24  # characters
@@ -37,7 +36,7 @@ def watch(url: str, key: str | None, files: TlsFiles, interval_s: float, *, once
     first answer, failures are retried.
     """
     console = Console()
-    ask = partial(JsonServer(url, files).read, "/ui/data/now", NowView, key, _WHAT)
+    ask = partial(JsonServer(url, files).read, "/ui/data/now", NowView, key)
     view = ask()
     if once or not console.is_terminal:
         console.width = console.width if console.is_terminal else _WIDTH

@@ -15,6 +15,7 @@ from kairos.settings import TlsFiles, check_pair, client_context, is_http_url
 _TIMEOUT_S = 5.0
 _SAID = 300  # characters of an answer that are shown
 _MOST_BYTES = 64 << 20
+_OPERATORS_PORT = "the operators' port of a Kairos of this version"
 
 _NAMES = {"certificate": "--tls-certificate", "key": "--tls-key"}
 _Known = TypeVar("_Known")
@@ -70,7 +71,9 @@ class JsonServer:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise SetupError(f"{self.url}: {path} was not answered in JSON") from None
 
-    def read(self, path: str, kind: type[_Known], token: str | None, what: str) -> _Known:
+    def read(
+        self, path: str, kind: type[_Known], token: str | None, what: str = _OPERATORS_PORT
+    ) -> _Known:
         """Return what is at a path. Raises SetupError, as `ask`, or if the server is not `what`."""
         answer = self.ask("GET", path, token=token)
         try:
