@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from kairos.core import SetupError
 
@@ -113,16 +114,13 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def head_size(self) -> int:
         return self.head if self.head is not None else self.hidden // self.heads
 
-    def _attention_weights(self) -> float:
-        queries = self.heads * self.head_size
-        return self.hidden * (2 * queries + 2 * self.kv_heads * self.head_size)
-
     def layer_weights(self, *, active: bool) -> float:
         """Return the numbers in all layers: the ones that every token meets, or all."""
         experts = self.active_experts if active else self.experts
         router = self.hidden * self.experts if self.experts > 1 else 0
         mlp = 3 * self.hidden * self.mlp * experts
-        return float(self.layers * (self._attention_weights() + mlp + router))
+        attention = 2 * self.hidden * self.head_size * (self.heads + self.kv_heads)
+        return float(self.layers * (attention + mlp + router))
 
     @property
     def embedding(self) -> float:
@@ -158,12 +156,9 @@ class HardwareCatalogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     def with_others(self, other: "HardwareCatalogue") -> "HardwareCatalogue":
         """Return both catalogues as one; entries of the other one take precedence."""
-        accelerators = {each.name: each for each in (*self.accelerator, *other.accelerator)}
-        models = {each.name: each for each in (*self.model, *other.model)}
-        resources = {each.name: each for each in (*self.resource, *other.resource)}
-        return HardwareCatalogue(
-            tuple(accelerators.values()), tuple(models.values()), tuple(resources.values())
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        named = ({each.name: each for each in (*ours, *theirs)} for ours, theirs in pairs)
+        return HardwareCatalogue(*(tuple(entries.values()) for entries in named))
 
     def accelerator_named(self, name: str) -> Accelerator:
         """Return a device. Raises SetupError: it does not exist; the message lists the names."""

@@ -62,9 +62,9 @@ def hourly_cost(device: Accelerator, terms: Terms) -> HourlyCost:
             f"{device.name} has no price: give one in a catalogue of your own, or leave "
             f"{device.name} out"
         )
+    kwh = device.watts / 1000 * terms.overhead
     if rented:
-        return HourlyCost(capital=price.usd, kwh=_kwh(device, terms), paid="rented")
-    kwh = _kwh(device, terms)
+        return HourlyCost(capital=price.usd, kwh=kwh, paid="rented")
     return HourlyCost(
         capital=payment_per_month(price.usd, terms.years, terms.interest) / HOURS_PER_MONTH,
         energy=kwh * terms.usd_per_kwh,
@@ -86,7 +86,3 @@ def per_workflow(usd_per_hour: float, workflows_per_s: float) -> float:
 def per_million_tokens(usd_per_hour: float, tokens_per_s: float) -> float:
     """Return USD per million tokens."""
     return usd_per_hour / (tokens_per_s * 3600) * 1e6
-
-
-def _kwh(device: Accelerator, terms: Terms) -> float:
-    return device.watts / 1000 * terms.overhead

@@ -36,7 +36,7 @@ class EngineProcess:
         self._started = asyncio.Event()  # or failed to
         self._said: deque[bytes] = deque(maxlen=LAST_LINES)
         self._is_gone = self._is_wanted_gone = False
-        self._following = asyncio.create_task(self._follow())
+        self.following = asyncio.create_task(self._follow())  # to its end
 
     async def _follow(self) -> None:
         reading = asyncio.create_task(self._read_output())
@@ -94,9 +94,6 @@ class EngineProcess:
         self._is_wanted_gone = True
         self.signal(signal.SIGTERM)
 
-    async def wait_until_ended(self) -> None:
-        await asyncio.wait([self._following])  # unlike `await`, cancels nothing when cancelled
-
 
 async def start_process(
     name: str,
@@ -135,4 +132,6 @@ async def end_all(processes: Sequence[EngineProcess]) -> None:
 
 
 async def _all_ended(processes: Sequence[EngineProcess]) -> None:
-    await asyncio.gather(*(each.wait_until_ended() for each in processes))
+    if processes:
+        # Unlike `gather`, it cancels nothing when it is cancelled.
+        await asyncio.wait([each.following for each in processes])

@@ -192,7 +192,11 @@ class Fleet:
             await asyncio.sleep(LOOK_S)
             for instance_id, running in self.draining().items():
                 if not running:
-                    self._let_go(instance_id)
+                    logger.info("instance %s is gone", instance_id)
+                    self._draining.remove(instance_id)
+                    del self._engines[instance_id]
+                    del self._upstreams[instance_id]
+                    self._changed()
 
     def _use(self, engine: EngineSettings) -> None:
         """Use the instance with these settings. Its running calls continue."""
@@ -202,13 +206,6 @@ class Fleet:
         self._upstreams[engine.id] = target.upstream
         self._changed()
         self._monitor.watch(target)
-
-    def _let_go(self, instance_id: str) -> None:
-        logger.info("instance %s is gone", instance_id)
-        self._draining.remove(instance_id)
-        del self._engines[instance_id]
-        del self._upstreams[instance_id]
-        self._changed()
 
     def _changed(self) -> None:
         self._on_change(tuple(self._engines.values()), tuple(sorted(self._draining)))

@@ -163,19 +163,15 @@ class GroupCommit:
         self._connection.close()
 
     def _run(self) -> None:
+        goes_on = True
         try:
-            while self._collect_and_commit():
-                pass
+            while goes_on:
+                self._group, settled, goes_on = self._changes.next_group()
+                self._commit_at_last()
+                for each in settled:
+                    each.set()
         except BaseException as error:  # noqa: BLE001 - told to whoever adds next
             self._broken = error
-
-    def _collect_and_commit(self) -> bool:
-        """Commit one group. Return whether there may be more."""
-        self._group, settled, goes_on = self._changes.next_group()
-        self._commit_at_last()
-        for each in settled:
-            each.set()
-        return goes_on
 
     def _commit_at_last(self) -> None:
         is_told = False
