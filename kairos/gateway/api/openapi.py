@@ -134,7 +134,7 @@ def description() -> Json:
 
 
 def _hot(summary: str, required: list[str], **fields: Json) -> Json:
-    read = {"type": "object", "properties": _FIELDS | fields, "required": required}
+    read = _object(required, **(_FIELDS | fields))
     anything: Json = {"application/json": {}, "text/event-stream": {}}
     summary = f"{summary}, by an instance that Kairos chooses"
     return {"post": describe_operation(summary, anything, *_HEADERS, body=json_of(read))}
@@ -205,6 +205,10 @@ def _page(usual: int, most: int) -> list[Json]:
     ]
 
 
+def _object(required: list[str], **properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": required}
+
+
 def _header(name: str, says: str, schema: Json) -> Json:
     return {"name": name, "in": "header", "description": says, "schema": schema}
 
@@ -249,36 +253,18 @@ _HEADERS = [
     ),
     _header(Header.REQUEST_ID, "the call's id; used or invalid ones are replaced", _TEXT),
 ]
-_MODEL: Json = {
-    "type": "object",
-    "properties": {"id": _TEXT, "object": {"const": "model"}, "owned_by": _TEXT},
-    "required": ["id", "object", "created", "owned_by"],
-}
-_MODELS: Json = {
-    "type": "object",
-    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _MODEL}},
-    "required": ["object", "data"],
-}
-_ERROR: Json = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {"message": _TEXT, "type": _TEXT},
-            "required": ["message", "type", "param", "code"],
-        }
-    },
-    "required": ["error"],
-}
-_MESSAGES_ERROR: Json = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "error"},
-        "error": {
-            "type": "object",
-            "properties": {"message": _TEXT, "type": _TEXT},
-            "required": ["message", "type"],
-        },
-    },
-    "required": ["type", "error"],
-}
+_MODEL = _object(
+    ["id", "object", "created", "owned_by"], id=_TEXT, object={"const": "model"}, owned_by=_TEXT
+)
+_MODELS = _object(
+    ["object", "data"], object={"const": "list"}, data={"type": "array", "items": _MODEL}
+)
+_ERROR = _object(
+    ["error"],
+    error=_object(["message", "type", "param", "code"], message=_TEXT, type=_TEXT),
+)
+_MESSAGES_ERROR = _object(
+    ["type", "error"],
+    type={"const": "error"},
+    error=_object(["message", "type"], message=_TEXT, type=_TEXT),
+)

@@ -50,7 +50,8 @@ class SigningKey(msgspec.Struct, frozen=True):
         """Return whether the key fits a token's `kid`, if it has one, and its algorithm."""
         if kid is not None and kid != self.kid:
             return False
-        return _KIND.get(alg) == self.kind and (self.alg is None or _same(self.alg, alg))
+        is_alg = self.alg in (None, alg) or {self.alg, alg} == {"EdDSA", "Ed25519"}
+        return _KIND.get(alg) == self.kind and is_alg
 
 
 class Unfetched(Exception):
@@ -120,10 +121,6 @@ def _kind_of(key: Key) -> str | None:
     if isinstance(key, ECKey | OKPKey) and key.curve_name in _KIND.values():
         return key.curve_name
     return None
-
-
-def _same(of_key: str, of_token: str) -> bool:
-    return of_key == of_token or {of_key, of_token} == {"EdDSA", "Ed25519"}
 
 
 class IssuerKeys:

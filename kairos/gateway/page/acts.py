@@ -77,12 +77,6 @@ class Acts:
         self._is_audited, self._changes_engines = is_audited, changes_engines
         self.reload: Callable[[], Reread] | None = None
 
-    def reread(self) -> Reread:
-        """Reload the settings, as on SIGHUP. Raises CannotAct: This process cannot."""
-        if self.reload is None:
-            raise CannotAct("this process cannot reload; send SIGHUP to the main process")
-        return self.reload()
-
     def me(self, caller: Caller) -> MayAct:
         why_not = self._why_not(caller)
         return MayAct(

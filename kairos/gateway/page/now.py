@@ -123,7 +123,7 @@ class Now:
             running=len(balancer.ledger),
             ended={name: int(count) for name, count in self._telemetry.calls.counts().items()},
             errors=self._telemetry.errors(),
-            instances=self._instances(),
+            instances=sorted(map(self._instance, self._fleet.views()), key=_is_well),
             queue=self.queue(0, QUEUE_PAGE),
             longest=self._longest(),
         )
@@ -178,10 +178,6 @@ class Now:
             deadline_s=None if deadline_at is None else _s(deadline_at - now),
             prompt_tokens=request.prompt_tokens,
         )
-
-    def _instances(self) -> list[InstanceNow]:
-        found = [self._instance(each) for each in self._fleet.views()]
-        return sorted(found, key=_is_well)
 
     def _instance(self, seen: InstanceView) -> InstanceNow:
         balancer = self._brain.balancer

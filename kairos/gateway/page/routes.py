@@ -23,13 +23,13 @@ from kairos.gateway.api.insight import Source
 from kairos.gateway.auth.access import Access
 from kairos.gateway.operators.admin import read_engine
 from kairos.gateway.operators.operators import ACT, ASK, PAGE, Operators
-from kairos.gateway.page.acts import Acts, MayAct, NamedWorkflow
+from kairos.gateway.page.acts import Acts, CannotAct, MayAct, NamedWorkflow
 from kairos.gateway.page.agents import Agents
 from kairos.gateway.page.assets import HEADERS, read_assets
 from kairos.gateway.page.gains import Gains, WorkflowGain
 from kairos.gateway.page.now import QUEUE_PAGE, Now
 from kairos.gateway.page.pages import OperatorsPage, Watch
-from kairos.gateway.page.past import Past, PastQuestion
+from kairos.gateway.page.past import PastQuestion
 from kairos.gateway.page.workflows import WorkflowQuery, Workflows, explain_workflow, find_workflows
 from kairos.observe import AuditLog
 
@@ -58,7 +58,13 @@ def add_page(app: FastAPI, page: OperatorsPage) -> None:
     add_workflows(app, page.workflows)
     add_agents(app, page.agents)
     _add_gained(app, page.gains, page.workflows)
-    _add_past(app, page.past)
+
+    @app.post(f"{ASK}past")
+    async def ask(request: Request) -> Response:
+        """Return what happened at a past time."""
+        found = await page.past.ask_past(await _said(request, PastQuestion))
+        return Response(found, media_type="application/json", headers=dict(HEADERS))
+
     _add_acts(app, page.acts)
     _add_engines(app, page.acts, page.fleet)
 
@@ -203,14 +209,6 @@ def _add_gained(app: FastAPI, gains: Gains, workflows: Workflows) -> None:
         return _json(gains.view())
 
 
-def _add_past(app: FastAPI, past: Past) -> None:
-    @app.post(f"{ASK}past")
-    async def ask(request: Request) -> Response:
-        """Return what happened at a past time."""
-        found = await past.ask_past(await _said(request, PastQuestion))
-        return Response(found, media_type="application/json", headers=dict(HEADERS))
-
-
 def _add_acts(app: FastAPI, acts: Acts) -> None:
     @app.get("/ui/data/me")
     async def me(request: Request) -> Response:
@@ -229,7 +227,9 @@ def _add_acts(app: FastAPI, acts: Acts) -> None:
     async def reload(request: Request) -> Response:
         """Reload the settings, as on SIGHUP."""
         acts.check(request.state.caller)
-        return _json(acts.reread())
+        if acts.reload is None:
+            raise CannotAct("this process cannot reload; send SIGHUP to the main process")
+        return _json(acts.reload())
 
 
 class _Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

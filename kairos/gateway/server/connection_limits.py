@@ -57,7 +57,8 @@ class ConnectionLimits:
         self.idle_s = idle_s
         self._max_connections, self._share, self._on_refused = max_connections, share, on_refused
         self._peers: dict[str, ClientAddress] = {}
-        self._connections = self._unfinished = self._lingering = 0
+        self._connections = self._unfinished = 0
+        self.lingering = 0  # refused connections whose clients may read why
         self._looks = False
         self._closing: deque[asyncio.Transport] = deque()
 
@@ -158,18 +159,15 @@ class ConnectionLimits:
     def _turn_away(self, transport: asyncio.Transport, has: int) -> None:
         error = ShareUsed(f"has {has} connections")
         self._on_refused(error)
-        if self._lingering >= _LINGERING:
+        if self.lingering >= _LINGERING:
             transport.set_protocol(asyncio.Protocol())  # the connection was never let in
             transport.abort()
             return
-        self._lingering += 1
-        transport.set_protocol(_Lingering(self._lingered))
+        self.lingering += 1
+        transport.set_protocol(_Lingering(self))
         transport.write(refusal(error))
         transport.write_eof()
         asyncio.get_running_loop().call_later(_LINGER_S, transport.abort)
-
-    def _lingered(self) -> None:
-        self._lingering -= 1
 
 
 class _Lingering(asyncio.Protocol):
@@ -178,11 +176,11 @@ class _Lingering(asyncio.Protocol):
     If the connection were closed with unread data, the client might never see the reason.
     """
 
-    def __init__(self, on_end: Callable[[], None]) -> None:
-        self._on_end = on_end
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
-        self._on_end()
+        self._limits.lingering -= 1
 
 
 def limits_of(settings: Settings, on_refused: Callable[[KairosError], None]) -> ConnectionLimits:

@@ -50,7 +50,6 @@ class Exchange:
     """
 
     __slots__ = (
-        "_expects_continue",
         "_head",
         "_held_bytes",
         "_is_chunked",
@@ -61,6 +60,7 @@ class Exchange:
         "added",
         "answering",
         "caller",
+        "expects_continue",
         "has_left",
         "headers",
         "http_version",
@@ -93,7 +93,7 @@ class Exchange:
         self.is_whole = False  # the request's body
         self.answering: Answering | None = None
         self.added: list[tuple[bytes, bytes]] = []  # headers to add to any answer
-        self._expects_continue = False
+        self.expects_continue = False  # the client waits for `100 Continue` to send its body
         self._parts: list[bytes] = []
         self._held_bytes = 0  # in them
         self._reader: BodyReader | None = None
@@ -102,10 +102,6 @@ class Exchange:
         self._left_bytes: int | None = 0  # of an answer of known length; None: until it is closed
 
     # The request's body
-
-    def expect_continue(self) -> None:
-        """Note that the client waits for `100 Continue` before it sends its body."""
-        self._expects_continue = True
 
     def on_body_chunk(self, data: bytes) -> None:
         if not self.is_answered:
@@ -138,8 +134,8 @@ class Exchange:
             return
         if self.is_whole:
             reader.body_came()
-        elif self._expects_continue and not self.has_left:
-            self._expects_continue = False
+        elif self.expects_continue and not self.has_left:
+            self.expects_continue = False
             self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     # The answer
@@ -175,7 +171,7 @@ class Exchange:
         if self._is_chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
         head = _checked(lines)
-        self.is_started, self._expects_continue = True, False
+        self.is_started, self.expects_continue = True, False
         self._head = head + b"\r\n"
 
     def write(self, data: bytes, *, more: bool) -> bool:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -44,20 +43,16 @@ class PortTls:
         Raises SetupError: A file cannot be used.
         """
         self._name, self._now_s = name, now_s
-        self._fresh = FreshContext(name, files, server_context, now_s)
+        self.context = FreshContext(name, files, server_context, now_s)  # for a new client
         self._failed = 0  # since the log told of it
         self._told_s: float | None = None
-
-    def context(self) -> ssl.SSLContext:
-        """Return the TLS context for a new client."""
-        return self._fresh()
 
     def use_files(self, files: TlsFiles | None) -> None:
         """Use other files, after a reload of the settings."""
         if files is None:
             logger.warning("%s keeps TLS until the next restart", self._name)
         else:
-            self._fresh.use_files(files)
+            self.context.use_files(files)
 
     def count_failure(self, why: str, address: str) -> None:
         """Count a failed handshake.

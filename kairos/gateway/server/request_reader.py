@@ -196,8 +196,7 @@ class RequestReader:
         version = parser.get_http_version()
         if version == "1.1":
             exchange.is_kept = parser.should_keep_alive()
-            if self._expects_continue:
-                exchange.expect_continue()
+            exchange.expects_continue = self._expects_continue
         else:  # it knows no chunks and no `100 Continue`
             exchange.http_version, exchange.is_kept = version, False
         is_odd = version not in _VERSIONS or self._hosts > 1 or self._authorizations > 1

@@ -74,7 +74,12 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         else:
             self._has_begun = True
             self._incoming.write(data)
-            self._shake_hands()
+            if self._pace.may_begin():
+                self._step()
+            elif not self._waits:
+                self._waits = True
+                self._raw.pause_reading()
+                self._pace.wait((self._address(), "shakes hands"), self._step_later)
 
     def eof_received(self) -> bool | None:
         if self._is_secured and not self._is_closing:
@@ -95,14 +100,6 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._protocol.resume_writing()
 
     # The handshake
-
-    def _shake_hands(self) -> None:
-        if self._pace.may_begin():
-            self._step()
-        elif not self._waits:
-            self._waits = True
-            self._raw.pause_reading()
-            self._pace.wait((self._address(), "shakes hands"), self._step_later)
 
     def _step_later(self) -> None:
         self._waits = False
