@@ -39,7 +39,7 @@ from rich.table import Table
 
 from bench.report import Figure
 from experiments.report import RESULTS, add_figures, commit, picture, write_rows
-from kairos.cli.demos.options import Options
+from kairos.cli.demo import Demo
 from kairos.core import SECOND
 from kairos.simulate import plan_arrivals
 
@@ -100,7 +100,7 @@ def rate_of_half(seed: int, workflows: int) -> float:
     low, high = 0.1, 10.0
     while high - low > 0.001:
         rate = (low + high) / 2
-        share = queued_share(plan_arrivals(Options().arrivals, workflows, rate, seed).at_us)
+        share = queued_share(plan_arrivals(Demo().arrivals, workflows, rate, seed).at_us)
         low, high = (rate, high) if share < HALF else (low, rate)
     return round(low, 3)
 

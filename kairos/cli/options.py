@@ -29,6 +29,9 @@ LogDirectory = Annotated[
     Path, typer.Option(envvar="KAIROS_LOG_DIR", help="The directory of a serve --log.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="The same, for a program.")]
+RecordAsJson = Annotated[
+    bool, typer.Option("--json", help="Print the metrics record, and nothing else.")
+]
 ApiKeyEnv = Annotated[
     str | None, typer.Option(help="The environment variable that holds your API key.")
 ]

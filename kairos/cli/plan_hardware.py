@@ -144,15 +144,6 @@ class PlanHardware(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False
 
-    @property
-    def terms(self) -> Terms:
-        return Terms(
-            prices=self.prices,
-            years=self.years,
-            interest=self.interest,
-            usd_per_kwh=self.usd_per_kwh,
-        )
-
 
 @with_options
 def plan_hardware(given: PlanHardware) -> None:
@@ -199,6 +190,7 @@ def plan_hardware(given: PlanHardware) -> None:
             models=given.model or (),
             targets=given.target or (),
             profiles=given.profile or (),
+            terms=fill_options(Terms, given),
         )
     )
     if given.deploy is not None:

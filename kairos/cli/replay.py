@@ -39,9 +39,7 @@ def replay(
     stream: Annotated[
         bool, typer.Option(help="Stream the answers, so that times to first token are seen.")
     ] = True,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the metrics record, and nothing else.")
-    ] = False,
+    as_json: options.RecordAsJson = False,
 ) -> None:
     """Drive a running gateway with recorded workflows: real HTTP calls of the recorded lengths.
 

@@ -75,9 +75,7 @@ class Simulate(msgspec.Struct, frozen=True, kw_only=True):
             "explain --log and kairos export --since all."
         ),
     ] = None
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the metrics record, and nothing else.")
-    ] = False
+    as_json: options.RecordAsJson = False
 
 
 @with_options

@@ -1,8 +1,6 @@
 """Usage as a Parquet file, for tables of several periods: each row names its period."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -12,9 +10,6 @@ from kairos.observe import UsageFigures, UsageReport
 from kairos.workflows import import_arrow
 
 _AT_ONCE = 8_192  # groups
-_FIGURES: Mapping[str, type] = MappingProxyType(
-    {each.name: each.type for each in msgspec.structs.fields(UsageFigures)}
-)
 
 
 def write_parquet(path: Path, report: UsageReport, currency: str | None) -> None:
@@ -27,8 +22,8 @@ def write_parquet(path: Path, report: UsageReport, currency: str | None) -> None
     pyarrow = import_arrow()
     from pyarrow import parquet
 
-    kinds: dict[type, Any] = {int: pyarrow.int64(), float: pyarrow.float64()}
-    figures = {name: kinds[kind] for name, kind in _FIGURES.items()}
+    kinds: dict[Any, Any] = {int: pyarrow.int64(), float: pyarrow.float64()}
+    figures = {each.name: kinds[each.type] for each in msgspec.structs.fields(UsageFigures)}
     if currency is None:
         del figures["cost"]
     instant = pyarrow.timestamp("us", "UTC")

@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from kairos.cli.demo import Demo
 from kairos.cli.demos.engines import Kind
 from kairos.cli.demos.gain import Gain, simulated_gain
-from kairos.cli.demos.options import Options
 from kairos.cli.demos.plan import plan_submissions
 from kairos.cli.demos.progress import show_progress
 from kairos.cli.demos.run import ENGINES_OF_AN_ORDER, Outcome, Run, started
@@ -30,9 +30,7 @@ _SHOWN_FAILURES = 5
 _ANSWER_LENGTH = 600
 
 
-async def demo(
-    settings: Sequence[Settings], kind: Kind | None, options: Options, *, as_json: bool
-) -> bool:
+async def demo(settings: Sequence[Settings], kind: Kind | None, options: Demo) -> bool:
     """Run the tasks, or compare two orders on them, and show the result.
 
     With two settings, which differ in their policy, the verdict comes from the model of the engines
@@ -47,17 +45,15 @@ async def demo(
     Raises:
         SetupError: The plan is impossible, or an engine cannot be used.
     """
-    return await _Demo(settings, kind, options, as_json=as_json).run()
+    return await _Demo(settings, kind, options).run()
 
 
 class _Demo:
-    def __init__(
-        self, settings: Sequence[Settings], kind: Kind | None, options: Options, *, as_json: bool
-    ) -> None:
+    def __init__(self, settings: Sequence[Settings], kind: Kind | None, options: Demo) -> None:
         self._settings, self._kind, self._options = settings, kind, options
-        self._as_json, self._console = as_json, Console(stderr=as_json)
+        self._console = Console(stderr=options.as_json)
         self._arrivals = plan_arrivals(
-            options.arrivals, options.workflows, options.rate_per_s, options.seed
+            options.arrivals, options.workflows, options.rate, options.seed
         )
         self._submissions = plan_submissions(options, self._arrivals.at_us)
         self._runs: dict[str, Run] = {}  # by policy; those that ended, if the next fails
@@ -68,7 +64,7 @@ class _Demo:
         try:
             if is_compared and self._kind is not None:
                 self._gain = await self._simulate(self._kind)
-                if not self._as_json:
+                if not self._options.as_json:
                     _show_gain(self._console, self._gain)
                 self._announce_runs(self._kind)
                 await self._follow_both(self._kind)
@@ -80,7 +76,7 @@ class _Demo:
         well = [self._ended_well(name, run) for name, run in self._runs.items()]
         if not is_compared:
             return all(well)
-        if not self._as_json:
+        if not self._options.as_json:
             self._show_times(trusted=all(well))
         return all(run.finished for run in self._runs.values())
 
@@ -108,7 +104,7 @@ class _Demo:
                 (first.policy, second.policy),
                 first.placement,
                 ENGINES_OF_AN_ORDER[kind],
-                self._options.rate_per_s,
+                self._options.rate,
                 arrivals=self._options.arrivals,
                 on_progress=on_progress,
             )
@@ -122,7 +118,7 @@ class _Demo:
             async with started(each, self._kind, self._options.seed, self._console.print) as run:
                 try:
                     async with self._showing(partial(self._progress_of, run)):
-                        await run.to_the_end(self._submissions, self._options.time_limit_s)
+                        await run.to_the_end(self._submissions, self._options.time_limit)
                 finally:
                     if record_to is not None:
                         write_recording(record_to, run.metrics.rows)
@@ -143,7 +139,7 @@ class _Demo:
                 async with self._showing(self._both_progress), asyncio.TaskGroup() as tasks:
                     for place, run in enumerate(self._runs.values()):
                         turn = place, len(self._settings)
-                        ending = run.to_the_end(self._submissions, options.time_limit_s, turn=turn)
+                        ending = run.to_the_end(self._submissions, options.time_limit, turn=turn)
                         tasks.create_task(ending)
             finally:
                 if options.record is not None:
@@ -166,7 +162,7 @@ class _Demo:
         runs, gain = self._runs, self._gain
         records = {name: run.metrics.record() for name, run in runs.items()}
         first = next(iter(runs))
-        if self._as_json:
+        if self._options.as_json:
             record = compare_metrics(records) if is_compared else records[first]
             simulated = {} if gain is None else {"simulated": msgspec.to_builtins(gain)}
             typer.echo(json.dumps({**record, **simulated}))

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kairos.agents import Application
-from kairos.cli.demos.options import Options
+from kairos.cli.demo import Demo
 from kairos.core import SetupError
 
 # The share of each application: the more calls its workflows make, the fewer of them.
@@ -25,19 +25,21 @@ class DemoSubmission(msgspec.Struct, frozen=True, kw_only=True):
     value: dict[str, Any]
 
 
-def plan_submissions(options: Options, at_us: Sequence[int]) -> list[DemoSubmission]:
+def plan_submissions(options: Demo, at_us: Sequence[int]) -> list[DemoSubmission]:
     """Return tasks of the applications by weight, shuffled, and their inputs in the seed's order.
 
     Raises SetupError: An application is unknown, or this is not a checkout.
     """
-    for app in options.apps:
+    apps = list(dict.fromkeys(options.apps.split(",")))
+    for app in apps:
         if app not in WEIGHTS:
             raise SetupError(f"there is no application '{app}'; choose from: {', '.join(WEIGHTS)}")
     random = Random(options.seed)  # noqa: S311 (a workload, not a secret)
-    mix = [app for app in options.apps for _ in range(WEIGHTS[app])]
+    mix = [app for app in apps for _ in range(WEIGHTS[app])]
     order = list(islice(cycle(mix), len(at_us)))
     random.shuffle(order)
-    tasks = {app: _tasks(app, options.inputs, random) for app in options.apps}
+    inputs = [name for name in options.inputs.split(",") if name]
+    tasks = {app: _tasks(app, inputs, random) for app in apps}
     return [
         msgspec.structs.replace(next(tasks[app]), at_us=at)
         for app, at in zip(order, at_us, strict=True)

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 
 from kairos import agent
+from kairos.cli.demo import Demo
 from kairos.cli.demos.engines import LENGTHS, SCRIPT
-from kairos.cli.demos.options import Options
 from kairos.cli.demos.plan import plan_submissions
 from kairos.cluster import MemoryBus, Tail, cluster_of, ensure_topics
 from kairos.core import Topic
@@ -314,8 +314,8 @@ async def test_the_example_applications_as_processes_come_to_what_they_come_to_i
     kafka, tmp_path, llm
 ):
     pool = ("--pool", f"pool-{secrets.token_hex(4)}")
-    options = Options(workflows=12, seed=5)
-    arrivals = plan_arrivals(options.arrivals, options.workflows, options.rate_per_s, options.seed)
+    options = Demo(workflows=12, seed=5)
+    arrivals = plan_arrivals(options.arrivals, options.workflows, options.rate, options.seed)
     submissions = plan_submissions(options, arrivals.at_us)
     says = Script(load(SCRIPT), 5, load_lengths(LENGTHS))
     async with AsyncExitStack() as stack:

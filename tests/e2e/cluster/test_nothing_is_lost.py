@@ -29,7 +29,7 @@ from kairos.cluster.kafka.subscription import Subscription
 from kairos.cluster.pool.messages import EPOCH
 from kairos.core import SECOND, Arrived, Message, Orchestrator, Record, Topic
 from kairos.proxy import HttpLLM
-from tests.support.cli.command import SCRIPT, Options, plan_submissions
+from tests.support.cli.command import SCRIPT, Demo, plan_submissions
 from tests.support.kafka import Broker
 from tests.support.ports import free_ports
 from tests.support.processes import Process
@@ -48,7 +48,7 @@ MODULES = {"qa": "agents.qa", "rg": "agents.rg", "cg": "agents.cg"}
 
 def plan():
     at_us = [int(n / RATE * SECOND) for n in range(WORKFLOWS)]
-    return plan_submissions(Options(workflows=WORKFLOWS, seed=5), at_us)
+    return plan_submissions(Demo(workflows=WORKFLOWS, seed=5), at_us)
 
 
 def now_us():

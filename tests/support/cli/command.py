@@ -3,15 +3,15 @@
 from typer.testing import CliRunner
 
 from kairos.cli.bus_check import CHECKED, check_bus, skip_record
+from kairos.cli.demo import Demo
 from kairos.cli.demos.engines import SCRIPT, start_engines
-from kairos.cli.demos.options import Options
 from kairos.cli.demos.plan import plan_submissions
 from kairos.cli.main import app, main
 
 __all__ = [
     "CHECKED",
     "SCRIPT",
-    "Options",
+    "Demo",
     "app",
     "check_bus",
     "invoke",

@@ -3,14 +3,15 @@
 import json
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
+from kairos.cli.demo import Demo
 from kairos.cli.demos import command, gain
-from kairos.cli.demos.options import Options
 from kairos.core import RunMetrics, SetupError
 from kairos.settings import Settings
 
-ONE = Options(apps=("qa",), workflows=2, seed=7)
+ONE = Demo(apps="qa", workflows=2, seed=7, as_json=True)
 BOTH = [Settings(policy="kairos"), Settings(policy="fcfs")]
 
 
@@ -59,7 +60,7 @@ async def test_both_orders_are_run_at_once_with_the_same_tasks_and_each_is_first
     outcomes, asked = runs
     outcomes += [2, 2]
 
-    assert await command.demo(BOTH, "sim", ONE, as_json=True)
+    assert await command.demo(BOTH, "sim", ONE)
 
     assert [(policy, kind, seed) for policy, kind, seed, _ in asked] == [
         ("kairos", "sim", 7),
@@ -78,7 +79,7 @@ async def test_engines_that_are_not_started_here_have_one_order_after_the_other(
     outcomes, asked = runs
     outcomes += [2, 2]
 
-    assert await command.demo(BOTH, None, ONE, as_json=True)
+    assert await command.demo(BOTH, None, ONE)
 
     assert [run.turn for *_, run in asked] == [(0, 1), (0, 1)]
     assert "simulated" not in json.loads(capsys.readouterr().out)
@@ -88,7 +89,7 @@ async def test_tasks_that_did_not_end_are_named_and_no_times_are_compared(runs, 
     outcomes, _ = runs
     outcomes += [1, 2]
 
-    assert await command.demo(BOTH, "sim", ONE, as_json=False)
+    assert await command.demo(BOTH, "sim", msgspec.structs.replace(ONE, as_json=False))
 
     printed = capsys.readouterr()
     assert "1 of 2 workflows did not finish in time under kairos;" in printed.err
@@ -100,7 +101,7 @@ async def test_tasks_that_did_not_end_are_named_and_no_times_are_compared(runs, 
 async def test_two_orders_of_which_one_ended_nothing_are_a_failure(runs):
     outcomes, _ = runs
     outcomes += [0, 2]
-    assert not await command.demo(BOTH, "sim", ONE, as_json=True)
+    assert not await command.demo(BOTH, "sim", ONE)
 
 
 async def test_the_first_run_is_shown_though_the_second_cannot_start(runs, capsys):
@@ -108,7 +109,7 @@ async def test_the_first_run_is_shown_though_the_second_cannot_start(runs, capsy
     outcomes += [2, SetupError("no engine")]
 
     with pytest.raises(SetupError, match="no engine"):
-        await command.demo(BOTH, None, ONE, as_json=True)
+        await command.demo(BOTH, None, ONE)
 
     shown = json.loads(capsys.readouterr().out)
     assert list(shown["runs"]) == ["kairos"]
@@ -119,6 +120,6 @@ async def test_one_run_alone_is_no_comparison(runs, capsys):
     outcomes, _ = runs
     outcomes += [2]
 
-    assert await command.demo(BOTH[:1], "sim", ONE, as_json=True)
+    assert await command.demo(BOTH[:1], "sim", ONE)
 
     assert json.loads(capsys.readouterr().out)["workflows"] == 0

@@ -1,6 +1,6 @@
 import pytest
 
-from kairos.cli.demos.options import Options
+from kairos.cli.demo import Demo
 from kairos.cli.demos.plan import plan_submissions
 from kairos.simulate import draw_arrivals, plan_arrivals
 
@@ -11,8 +11,8 @@ def home(tmp_path, monkeypatch):
 
 
 def planned(**options):
-    chosen = Options(**options)
-    arrivals = plan_arrivals(chosen.arrivals, chosen.workflows, chosen.rate_per_s, chosen.seed)
+    chosen = Demo(**options)
+    arrivals = plan_arrivals(chosen.arrivals, chosen.workflows, chosen.rate, chosen.seed)
     return plan_submissions(chosen, arrivals.at_us)
 
 
