@@ -207,12 +207,12 @@ async def test_no_tenant_waits_for_all_that_another_embeds(kairos):
     asked = [(f"m{n}", size) for n in range(8) for size in (1, 16)]
     async with asyncio.timeout(LIMIT_S):
         greedy = [
-            asyncio.create_task(group.results(model, size, (0, 0, n), 0, ["x"] * 1000, "hers"))
+            asyncio.create_task(group.pool(model, size).results((0, 0, n), 0, ["x"] * 1000, "hers"))
             for n, (model, size) in enumerate(asked)
         ]
         while len(batches) < 2:
             await asyncio.sleep(0)
-        patient = asyncio.create_task(group.results("m0", 16, (9,), 0, ["mine"], "mine"))
+        patient = asyncio.create_task(group.pool("m0", 16).results((9,), 0, ["mine"], "mine"))
         await asyncio.sleep(0)
         assert len(batches) == 2
         gate.set()
