@@ -27,7 +27,8 @@ class _Circuit:
 class Circuits:
     """Circuits that are open or half-open. O(1) each."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, first_us: int = FIRST_US, longest_us: int = LONGEST_US) -> None:
+        self._first_us, self._longest_us = first_us, longest_us
         self._circuits: dict[str, _Circuit] = {}
 
     def __bool__(self) -> bool:
@@ -60,11 +61,11 @@ class Circuits:
         """Open the circuit; no effect if it is open, since its failing calls began before."""
         circuit = self._circuits.get(instance_id)
         if circuit is None:
-            self._circuits[instance_id] = _Circuit(FIRST_US, at + FIRST_US)
+            self._circuits[instance_id] = _Circuit(self._first_us, at + self._first_us)
         elif at >= circuit.open_until:
             has_answered = circuit.may_run > 1
-            longer_us = min(2 * circuit.open_us, LONGEST_US)
-            circuit.open_us = FIRST_US if has_answered else longer_us
+            longer_us = min(2 * circuit.open_us, self._longest_us)
+            circuit.open_us = self._first_us if has_answered else longer_us
             circuit.open_until = at + circuit.open_us
             circuit.may_run = 1
 
