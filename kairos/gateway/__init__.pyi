@@ -28,7 +28,6 @@ from .auth.access import ServiceClasses as ServiceClasses
 from .auth.access import access_of as access_of
 from .auth.access import authorization_of as authorization_of
 from .auth.signed_tokens import SignedTokens as SignedTokens
-from .operators.operators import WorkView as WorkView
 from .operators.operators import may_have_page as may_have_page
 from .operators.operators import operators_front as operators_front
 from .page.acts import Reread as Reread

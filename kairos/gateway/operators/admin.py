@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from kairos import __version__
 from kairos.core import (
     InvalidRequest,
+    Look,
     SetupError,
     highest_utilisation,
     load_of_pool,
@@ -22,7 +24,7 @@ from kairos.core import (
 )
 from kairos.engines import Fleet, Monitor
 from kairos.gateway.api.fastapi_parts import answer_errors_as_openai_does, json_body, json_response
-from kairos.gateway.operators.operators import Decides, OperatedBrain, WorkView
+from kairos.gateway.operators.operators import Decides, OperatedBrain
 from kairos.settings import EngineSettings, check_engine
 
 _LIMIT_BYTES = 16 << 10
@@ -38,6 +40,13 @@ class NotForPages(InvalidRequest):
     status = 403
     code = "not_for_pages"
     says = "no web page may change instances (the request has an Origin)"
+
+
+def add_views(app: FastAPI, fleet: Fleet) -> None:
+    @app.get("/admin/instances")
+    async def instances() -> Response:
+        """Return each instance: whether it is in use, and how many calls run there."""
+        return json_response({"instances": fleet.views()})
 
 
 def add_changes(app: FastAPI, fleet: Fleet) -> None:
@@ -114,12 +123,8 @@ def build_admin(
             "draining": fleet.draining(),
         }
 
-    @app.get("/admin/instances")
-    async def instances() -> Response:
-        """Return each instance: whether it is in use, and how many calls run there."""
-        return json_response({"instances": fleet.views()})
-
     add_scaling(app, brain)
+    add_views(app, fleet)
     brain.add_tenants(app)
     if add_pages is not None:
         add_pages(app)
@@ -127,6 +132,14 @@ def build_admin(
         add_changes(app, fleet)
     answer_errors_as_openai_does(app)
     return app
+
+
+class WorkView(msgspec.Struct, frozen=True, kw_only=True):
+    """Response of `/admin/work`, which `kairos plan-autoscale` reads."""
+
+    decides: bool  # false: another process of the pool decides
+    waiting: int  # calls
+    look: Look
 
 
 def add_scaling(app: FastAPI, brain: Decides) -> None:
@@ -157,6 +170,9 @@ def add_scaling(app: FastAPI, brain: Decides) -> None:
         time in seconds.
         """
         balancer = brain.balancer
-        look = look_at_pool(balancer, brain.now())
-        view = WorkView(decides=brain.decides, waiting=balancer.waiting, look=look)
+        view = WorkView(
+            decides=brain.decides,
+            waiting=balancer.waiting,
+            look=look_at_pool(balancer, brain.now()),
+        )
         return json_response(view)

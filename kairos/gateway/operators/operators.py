@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from kairos.core import Balancer, KairosError, Look, Unauthorized
+from kairos.core import Balancer, KairosError, Unauthorized
 from kairos.engines import Fleet, Monitor
 from kairos.gateway.api.front import LateApp, MetricFamilies, PortFront, Probes, name_answers
 from kairos.gateway.auth.access import Access
@@ -195,14 +195,6 @@ class Decides(Protocol):
 
     def now(self) -> int:
         """Return the time in µs."""
-
-
-class WorkView(msgspec.Struct, frozen=True, kw_only=True):
-    """Response of `/admin/work`, which `kairos plan-autoscale` reads."""
-
-    decides: bool  # false: another process of the pool decides
-    waiting: int  # calls
-    look: Look
 
 
 class OperatedBrain(Decides, Protocol):

@@ -3,7 +3,7 @@
 import pytest
 
 from kairos.capacity import autoscale
-from kairos.capacity.autoscale import PoolScaler
+from kairos.capacity.autoscale import PoolScaler, SeenInstance, SeenWork
 from kairos.capacity.autoscaling import ScalingRules
 from kairos.capacity.scaled_engines import (
     CommandEngines,
@@ -13,8 +13,6 @@ from kairos.capacity.scaled_engines import (
     read_scaling_file,
 )
 from kairos.core import InvalidFile, Look, SetupError
-from kairos.engines import InstanceView
-from kairos.gateway import WorkView
 from tests.support.core.demand import OpenWork
 
 FIRST = "http://first:8000"
@@ -33,13 +31,12 @@ class FakePool:
         if self.down:
             raise SetupError("http://pool: refused")
         work = [OpenWork(self.calls, self.calls, 1e6)] if self.calls else []
-        look = Look(at_s=self.at_s, begun=0, open_work=work, running=0)
-        return WorkView(decides=True, waiting=0, look=look)
+        return SeenWork(True, 0, Look(at_s=self.at_s, begun=0, open_work=work, running=0))
 
     def read_instances(self):
         return {
-            url: InstanceView(
-                *(url.removeprefix("http://"), url, state, None, 0, url == FIRST),
+            url: SeenInstance(
+                *(url.removeprefix("http://"), url, state, 0, url == FIRST),
                 phase=self.phases.get(url, "both"),
             )
             for url, state in self.states.items()
