@@ -25,7 +25,7 @@ def build_app(
     sink: FactSink,
     access: Access,
     add_rooms: Iterable[Callable[[FastAPI], None]],
-    on_error: OnError | None = None,
+    on_error: OnError,
 ) -> ASGIApp:
     """Build the application. `add_rooms` add routes: views of workflows, files and batches, flows.
 

@@ -95,7 +95,7 @@ def clients_front(
     takers: Sequence[RouteTaker],
     access: Access,
     add_rooms: Iterable[Callable[["FastAPI"], None]],
-    on_error: OnError | None,
+    on_error: OnError,
 ) -> ASGIApp:
     """Return the application for client requests that are not calls.
 

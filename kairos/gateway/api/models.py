@@ -30,8 +30,8 @@ class Models:
         self,
         access: Access,
         served_models: Callable[[], Awaitable[Mapping[str, ModelCard]]],
-        own_models: NamesOf | None = None,
-        on_error: OnError | None = None,
+        own_models: NamesOf | None,
+        on_error: OnError,
     ) -> None:
         """Create the routes.
 
@@ -48,8 +48,7 @@ class Models:
         try:
             answer = await self._answer(scope)
         except KairosError as error:
-            if self._on_error is not None:
-                self._on_error(error, None, address_of(scope["client"]))
+            self._on_error(error, None, address_of(scope["client"]))
             await send_error(error, send)
             return
         await send_whole(send, 200, msgspec.json.encode(answer), _JSON)
