@@ -145,7 +145,7 @@ class BatchDatabase:
     ) -> tuple[str, tuple[Any, ...]]:
         """Return a condition for the tenant's rows after one of them, and its parameters.
 
-        Raises `missing` if there is no such row.
+        Raises `missing` if the row does not exist.
         """
         if after is None:
             return "tenant = ?", (tenant,)

@@ -106,10 +106,11 @@ async def upload(request: Request, path: Path, limit_bytes: int) -> Uploaded:
             told = _told(form, is_whole=reader.is_whole)
             await form.write(all_of_it=True)
             await asyncio.to_thread(_sync, file)
-    except BaseException as error:
+    except OSError as error:
         _remove(path)
-        if isinstance(error, OSError):
-            raise Unavailable(f"the file cannot be stored: {error.strerror}") from error
+        raise Unavailable(f"the file cannot be stored: {error.strerror}") from error
+    except BaseException:
+        _remove(path)
         raise
     return told
 

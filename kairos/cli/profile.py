@@ -94,7 +94,7 @@ def profile(
 def simulated_profile(sample: "FlowSample", engine_profile: str) -> "FlowProfile":
     """Learn a profile from rows on a simulated engine, with generated answers.
 
-    Raises SetupError: There is no such profile.
+    Raises SetupError: The profile does not exist.
     """
     from kairos.simulate import observed_flow, pool_options
 

@@ -75,9 +75,9 @@ class WassersteinMds(_Plain):
 
 
 def gittins_index(values: Sequence[float]) -> float:
-    """Return the minimum over t of E[min(X, t)] / P(X <= t); `values` of X are equally likely.
+    """Return the minimum over t of E[min(X, t)] / P(X <= t).
 
-    They ascend.
+    `values` are equally likely values of X, ascending.
     """
     n = len(values)
     return min(
