@@ -24,8 +24,8 @@ from kairos.settings import TlsFiles
 _PROBE_S = 2.0
 
 
-# What it reads has types of its own: the gateway's would import all of a gateway into a command that
-# runs for weeks, 0.25 s of CPU time and 22 MB.
+# What it reads has types of its own: the gateway's would import all of a gateway into a command
+# that runs for weeks, 0.25 s of CPU time and 22 MB.
 
 
 class SeenInstance(msgspec.Struct, frozen=True):
